@@ -1,0 +1,1 @@
+//! `RateLimit-Policy`, `RateLimit` and the legacy fields.

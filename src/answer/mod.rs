@@ -1,0 +1,151 @@
+//! What the client sees: the answers that are ours, and what we add to the upstream's.
+
+pub mod fields;
+pub mod problem;
+pub mod template;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+
+use crate::check::Ruling;
+
+/// `[headers]`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Settings {
+    /// `RateLimit-Policy` and `RateLimit`, as in draft-ietf-httpapi-ratelimit-headers-10.
+    pub ratelimit: bool,
+    /// `X-RateLimit-Limit`, `-Remaining`, `-Reset`.
+    pub legacy: Legacy,
+    /// On which answers.
+    pub when: When,
+    /// Whether the fields carry `pk`, an opaque name of whom the policy counts.
+    pub partition_key: bool,
+    /// At most so many percent, and 30 s, are added to `Retry-After`, so that clients do not return together.
+    pub retry_after_jitter_percent: u8,
+    /// What becomes of the upstream's own fields.
+    pub upstream_ratelimit: UpstreamFields,
+}
+
+/// How the legacy fields say when.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Legacy {
+    /// No such fields.
+    None,
+    /// Seconds from now.
+    Seconds,
+    /// Seconds since the epoch.
+    Epoch,
+}
+
+/// On which answers the fields stand.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum When {
+    /// On all that were checked.
+    Always,
+    /// Once a policy has at most a fifth left, and on denials.
+    NearLimit,
+    /// On denials.
+    Reject,
+}
+
+/// What becomes of the `RateLimit` fields that the upstream sent.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum UpstreamFields {
+    /// Theirs stay, ours follow.
+    Merge,
+    /// Theirs stay, ours are left out where theirs are.
+    Pass,
+    /// Ours alone.
+    Replace,
+}
+
+/// `[rejects.NAME]`: how a denial is put.
+#[derive(Clone, Debug)]
+pub struct Reject {
+    /// 429 by default; 400 to 599.
+    pub status: StatusCode,
+    /// Title of the problem.
+    pub title: template::Template,
+    /// Detail of the problem.
+    pub detail: template::Template,
+    /// URI of the problem's type.
+    pub problem_type: Box<str>,
+    /// Further header fields.
+    pub headers: Vec<(HeaderName, HeaderValue)>,
+    /// Bodies to send instead of the problem, by media type.
+    pub bodies: Vec<(Box<str>, template::Template)>,
+    /// Origins whose scripts may read the denial; `*` is everybody.
+    pub cors: Vec<Box<str>>,
+}
+
+/// An answer of our own, complete but for what the connection adds.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// Its status.
+    pub status: StatusCode,
+    /// Its header fields, `content-length` among them.
+    pub headers: HeaderMap,
+    /// Its body; empty for HEAD.
+    pub body: Bytes,
+}
+
+/// Why we answer ourselves.
+#[derive(Clone, Copy, Debug)]
+pub enum Refusal<'a> {
+    /// Policies deny.
+    Quota,
+    /// A request would have to wait, and there is no room to: by this policy's queue.
+    QueueFull(&'a crate::check::Policy),
+    /// This policy's key is missing.
+    MissingKey(&'a crate::check::Policy),
+    /// The store gave no decision, and the policy then denies.
+    StoreUnavailable,
+    /// No route.
+    Unmatched(StatusCode),
+    /// The request makes no sense, or is too large: status and why.
+    Refused(StatusCode, &'static str),
+    /// The upstream gave no answer: 502, 503 or 504.
+    Upstream(StatusCode),
+}
+
+/// What of the request shapes our answer.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked<'a> {
+    /// HEAD: no body.
+    pub head: bool,
+    /// The `Accept` field.
+    pub accept: Option<&'a str>,
+    /// The `Origin` field.
+    pub origin: Option<&'a str>,
+    /// Its id.
+    pub request_id: &'a str,
+    /// The wall clock, in seconds since the epoch.
+    pub now_epoch_s: u64,
+}
+
+/// Puts a refusal into words.
+///
+/// `rulings` are all of the request's, denying or not; `rejects` is the configuration's list.
+#[must_use]
+pub fn refuse(
+    settings: &Settings,
+    rejects: &[Reject],
+    refusal: Refusal<'_>,
+    rulings: &[Ruling<'_>],
+    asked: Asked<'_>,
+) -> Answer {
+    let _ = (settings, rejects, refusal, rulings, asked);
+    unimplemented!()
+}
+
+/// Adds our fields to an answer of the upstream. Returns whether its own fields were malformed and dropped.
+pub fn annotate(
+    settings: &Settings,
+    rulings: &[Ruling<'_>],
+    status: StatusCode,
+    now_epoch_s: u64,
+    headers: &mut HeaderMap,
+) -> bool {
+    let _ = (settings, rulings, status, now_epoch_s, headers);
+    unimplemented!()
+}

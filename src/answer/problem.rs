@@ -1,0 +1,1 @@
+//! Problem details (RFC 9457).

@@ -1,0 +1,71 @@
+//! Who is calling: the peer's address, or what trusted proxies say of it.
+
+pub mod address;
+pub mod forwarded;
+
+use std::net::IpAddr;
+
+use http::{HeaderMap, HeaderName};
+use ipnet::IpNet;
+
+/// `[client_ip]`.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Whose forwarding header is believed. Nobody's by default.
+    pub trust: Trust,
+    /// The header that names the client.
+    pub header: Header,
+    /// How much of an address counts.
+    pub prefixes: address::Prefixes,
+}
+
+/// Whose word counts.
+#[derive(Clone, Debug)]
+pub enum Trust {
+    /// That of proxies within these networks.
+    Networks(Box<[IpNet]>),
+    /// That of the last so many proxies, whatever their addresses.
+    Hops(std::num::NonZeroUsize),
+}
+
+/// The header that names the client.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Header {
+    /// `X-Forwarded-For`: a list, read right to left.
+    XForwardedFor,
+    /// `Forwarded` (RFC 7239): a list, read right to left.
+    Forwarded,
+    /// A field that holds one address, as CDNs send it.
+    Single(HeaderName),
+}
+
+/// Who calls.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Client {
+    /// The address that limits count; `None` on a socket that has none.
+    pub ip: Option<IpAddr>,
+    /// Whether the peer is a trusted proxy.
+    pub through_trusted: bool,
+}
+
+/// The forwarding header has more entries than are ever read: answer 400.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[error(
+    "more than {} addresses in the forwarding header",
+    forwarded::ENTRIES_MAX
+)]
+pub struct TooManyEntries;
+
+/// Finds out who calls: `peer`, unless that is a trusted proxy which says more.
+///
+/// # Errors
+///
+/// [`TooManyEntries`] when the header of a trusted proxy is longer than is ever read.
+pub fn resolve(
+    settings: &Settings,
+    peer: Option<IpAddr>,
+    headers: &HeaderMap,
+) -> Result<Client, TooManyEntries> {
+    let _ = (settings, peer, headers);
+    unimplemented!()
+}

@@ -1,0 +1,196 @@
+//! TOML to the types of the house: as written ([`file`]), what it means ([`build`]), all mistakes at once ([`error`]).
+
+use std::net::SocketAddr;
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderName, HeaderValue, StatusCode};
+
+use crate::answer;
+use crate::check::{Demand, KeySecret, OnStoreFailure, Policy};
+use crate::client;
+use crate::route;
+
+/// A whole configuration, proven.
+#[derive(Debug)]
+pub struct Config {
+    /// `[server]`.
+    pub server: Server,
+    /// `[listeners]`, by name.
+    pub listeners: Vec<Listener>,
+    /// `[client_ip]`.
+    pub client_ip: client::Settings,
+    /// `[store]`.
+    pub store: Store,
+    /// `[upstreams]`, by name.
+    pub upstreams: Vec<Upstream>,
+    /// `[policies]`, by name; [`Policy::index`] is the position here.
+    pub policies: Vec<Arc<Policy>>,
+    /// `[routes]`; [`Route::index`] counts them by name.
+    pub routes: route::Table<Route>,
+    /// `[rejects]`, `default` first.
+    pub rejects: Vec<answer::Reject>,
+    /// `[headers]`.
+    pub headers: answer::Settings,
+    /// `[metrics]`; none without an address.
+    pub metrics: Option<Metrics>,
+    /// `[logs]`.
+    pub logs: Logs,
+}
+
+/// `[server]`.
+#[derive(Clone, Debug)]
+pub struct Server {
+    /// Worker threads; the machine's cores by default.
+    pub threads: NonZeroUsize,
+    /// How long requests may take to finish once the gateway is told to stop.
+    pub grace_period: Duration,
+    /// The answer where no route matches: 404 or 421.
+    pub unmatched: StatusCode,
+    /// Whether a request id from a trusted peer is kept.
+    pub keep_request_id: bool,
+    /// The largest request head in bytes.
+    pub max_header: usize,
+    /// The largest request body in bytes.
+    pub max_body: Option<u64>,
+    /// How long a client may take to send a request's head.
+    pub header_timeout: Duration,
+    /// How many requests may wait in leaky buckets at once.
+    pub max_waiting: usize,
+}
+
+/// `[listeners.NAME]`.
+#[derive(Clone, Debug)]
+pub struct Listener {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Where it listens.
+    pub address: SocketAddr,
+}
+
+/// `[store]`.
+#[derive(Clone, Debug)]
+pub struct Store {
+    /// Where shared policies are counted.
+    pub kind: StoreKind,
+    /// What policies do by default when the store gives no decision.
+    pub on_failure: OnStoreFailure,
+    /// How many gateways share the limits, for the local share.
+    pub instances: NonZeroU32,
+    /// What all keys begin with.
+    pub prefix: Arc<str>,
+    /// Keys the hash of entities.
+    pub key_secret: KeySecret,
+    /// The most entries that the local store holds.
+    pub max_keys: NonZeroUsize,
+}
+
+/// Where shared policies are counted.
+#[derive(Clone, Debug)]
+pub enum StoreKind {
+    /// In this process.
+    Local,
+    /// In Valkey.
+    Valkey(crate::store::valkey::Settings),
+}
+
+/// `[upstreams.NAME]`.
+#[derive(Clone, Debug)]
+pub struct Upstream {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Where it is.
+    pub target: Target,
+    /// Its time limits.
+    pub timeouts: Timeouts,
+    /// The `Host` field it is sent; the client's if none.
+    pub host_header: Option<HeaderValue>,
+    /// How often another server is tried when one cannot be connected to.
+    pub retries: usize,
+}
+
+/// Where an upstream is.
+#[derive(Clone, Debug)]
+pub enum Target {
+    /// At these servers, `host:port`, with their weights.
+    Servers(Vec<(Arc<str>, NonZeroU32)>),
+    /// In the gateway: answers with what it was asked.
+    Echo,
+}
+
+/// Time limits towards an upstream.
+#[derive(Clone, Copy, Debug)]
+pub struct Timeouts {
+    /// For the connection.
+    pub connect: Duration,
+    /// Between two reads.
+    pub read: Duration,
+    /// For a write.
+    pub write: Duration,
+    /// How long an unused connection is kept.
+    pub idle: Duration,
+}
+
+/// `[routes.NAME]`.
+#[derive(Debug)]
+pub struct Route {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its position among the routes sorted by name.
+    pub index: usize,
+    /// What becomes of an admitted request.
+    pub action: Action,
+    /// The policies.
+    pub demands: Vec<Demand>,
+    /// Taken off the path before it is forwarded.
+    pub strip_prefix: Option<Arc<str>>,
+    /// Added to the forwarded request.
+    pub add_headers: Vec<(HeaderName, HeaderValue)>,
+    /// For the whole request; none is without end.
+    pub timeout: Option<Duration>,
+    /// Whether it is logged.
+    pub access_log: bool,
+}
+
+/// What becomes of an admitted request.
+#[derive(Clone, Debug)]
+pub enum Action {
+    /// Forwarded to this upstream, by position.
+    Forward(usize),
+    /// Answered with this.
+    Respond(StatusCode, bytes::Bytes),
+}
+
+/// `[metrics]`.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// The path of the metrics.
+    pub path: Box<str>,
+}
+
+/// `[logs]`.
+#[derive(Clone, Copy, Debug)]
+pub struct Logs {
+    /// The least level that is logged.
+    pub level: tracing::level_filters::LevelFilter,
+    /// JSON lines, or text.
+    pub json: bool,
+    /// How many percent of the allowed requests are logged; denials always are.
+    pub access_sample_percent: u8,
+    /// How client addresses are logged.
+    pub client_ip: ClientIpInLogs,
+}
+
+/// How client addresses are logged.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ClientIpInLogs {
+    /// As they are.
+    Full,
+    /// Cut to /24 and /48.
+    Masked,
+    /// By the hash that the store knows.
+    Hash,
+}

@@ -1,0 +1,118 @@
+//! May it pass? Pure arithmetic: what was kept, when it is, what is asked; what to keep, and the answer.
+//!
+//! Whole numbers only: microseconds, and units of cost. Every number stays below [`EXACT_MAX`], since the Lua
+//! twin of each kind holds its numbers in doubles; constructors prove it for their policy.
+
+use std::num::NonZeroU64;
+
+use thiserror::Error;
+
+/// The largest whole number that a double holds together with all below it: 2^53 - 1.
+pub const EXACT_MAX: u64 = (1 << 53) - 1;
+
+/// The largest limit, burst and cost there may be: 10^12 units.
+pub const UNITS_MAX: u64 = 1_000_000_000_000;
+
+/// A moment of the store's clock: microseconds since the epoch.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct Timestamp(u64);
+
+impl Timestamp {
+    /// The moment `micros` after the epoch; past [`EXACT_MAX`] (the year 2255) it stands still there.
+    #[must_use]
+    pub const fn from_micros(micros: u64) -> Self {
+        if micros > EXACT_MAX {
+            Self(EXACT_MAX)
+        } else {
+            Self(micros)
+        }
+    }
+
+    /// Microseconds since the epoch.
+    #[must_use]
+    pub const fn as_micros(self) -> u64 {
+        self.0
+    }
+
+    /// Microseconds since `earlier`; 0 if that is later.
+    #[must_use]
+    pub const fn micros_since(self, earlier: Self) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+/// Units that a request takes; 0 only looks.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct Cost(u64);
+
+impl Cost {
+    /// One unit.
+    pub const ONE: Self = Self(1);
+
+    /// `units`, at most [`UNITS_MAX`]: more never passes any limit, and neither does that.
+    #[must_use]
+    pub const fn new(units: u64) -> Self {
+        if units > UNITS_MAX + 1 {
+            Self(UNITS_MAX + 1)
+        } else {
+            Self(units)
+        }
+    }
+
+    /// The units.
+    #[must_use]
+    pub const fn units(self) -> u64 {
+        self.0
+    }
+}
+
+/// Allowed or denied.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Verdict {
+    /// Within the limit.
+    Allow,
+    /// Over it.
+    Deny,
+}
+
+/// The answer of one check.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Decision {
+    /// Whether this check lets the request pass.
+    pub verdict: Verdict,
+    /// The largest cost that would be allowed at this instant, after this decision.
+    pub remaining: u64,
+    /// The least wait after which this cost is allowed if nobody else calls: 0 when allowed, `None` is never.
+    pub retry_after_us: Option<u64>,
+    /// How long until nothing of what was used counts any more.
+    pub reset_after_us: u64,
+    /// How long an allowed request waits for its turn; 0 but in a leaky bucket.
+    pub delay_us: u64,
+}
+
+/// So many units a window, as a policy's `limit` says it.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct Limit {
+    /// Units per window, at most [`UNITS_MAX`].
+    pub count: NonZeroU64,
+    /// Length of the window.
+    pub window_us: NonZeroU64,
+}
+
+/// A number too large, over its window, to be counted exactly in both stores.
+#[derive(Clone, Copy, Debug, Eq, Error, PartialEq)]
+#[error(
+    "{found} over this window is too large to count exactly; the largest that fits is {largest}"
+)]
+pub struct TooLarge {
+    /// What was asked for.
+    pub found: u64,
+    /// The largest limit (of a bucket: burst) over this window that fits.
+    pub largest: u64,
+}
+
+/// A policy's kind and numbers: one of the algorithms.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Rule {
+    // One variant a kind, each in its own file.
+}

@@ -1,0 +1,48 @@
+//! Where usage lives. Two stores, one arithmetic: [`local`] in process, [`valkey`] shared by every gateway.
+
+pub mod local;
+pub mod valkey;
+
+use std::time::Duration;
+
+use thiserror::Error;
+
+use crate::check::Check;
+use crate::decide::Decision;
+
+/// Keeps what each entity has used, and decides by it.
+pub trait Store: Send + Sync {
+    /// Decides all of `checks` at one instant, and charges every one of them or none.
+    ///
+    /// The decisions come in the order of the checks. An enforced check that denies spares all; a check in
+    /// shadow denies nothing and spares nobody. Returns within the store's deadline, whatever the network does;
+    /// after [`StoreError::Timeout`] the charge may still have happened, so the call is not to be repeated.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] when there is no decision. The policy says what then becomes of the request.
+    fn decide(
+        &self,
+        checks: &[Check<'_>],
+    ) -> impl Future<Output = Result<Vec<Decision>, StoreError>> + Send;
+}
+
+/// Why there is no decision. Each variant is something to do.
+#[derive(Debug, Error)]
+pub enum StoreError {
+    /// Unknown whether it charged: never repeat.
+    #[error("no answer within {0:?}")]
+    Timeout(Duration),
+    /// The connection broke after the call was sent: unknown whether it charged, never repeat.
+    #[error("connection lost: {0}")]
+    Lost(String),
+    /// Certainly did not charge: may be repeated once within the deadline.
+    #[error("not run: {0}")]
+    NotRun(String),
+    /// The answer makes no sense: drop the connection, count it, look into it.
+    #[error("reply not understood: {0}")]
+    BadReply(String),
+    /// The local store is full of entities in debt, and this one is a stranger.
+    #[error("the local store is full")]
+    Full,
+}
