@@ -149,3 +149,6 @@ pub fn annotate(
     let _ = (settings, rulings, status, now_epoch_s, headers);
     unimplemented!()
 }
+
+/// stub
+pub static FIELDS: [HeaderName; 1] = [HeaderName::from_static("ratelimit")];

@@ -28,7 +28,7 @@ pub struct Config {
     /// `[policies]`, by name; [`Policy::index`] is the position here.
     pub policies: Vec<Arc<Policy>>,
     /// `[routes]`; [`Route::index`] counts them by name.
-    pub routes: route::Table<Route>,
+    pub routes: route::Table<Arc<Route>>,
     /// `[rejects]`, `default` first.
     pub rejects: Vec<answer::Reject>,
     /// `[headers]`.
