@@ -1,0 +1,8 @@
+//! What several tests stand on.
+#![allow(
+    dead_code,
+    clippy::allow_attributes,
+    reason = "each test binary uses a part of it"
+)]
+
+pub(crate) mod traces;
