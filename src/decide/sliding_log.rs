@@ -191,8 +191,10 @@ impl State {
         let expired = self.first_inside(now, window_us);
         self.before = self.total_before(expired);
         self.records.drain(..expired);
-        let older = self.first_from(0, |r| r.stamp >= now);
-        self.records.truncate(older);
+        if self.records.back().is_some_and(|r| r.stamp >= now) {
+            let older = self.first_from(0, |r| r.stamp >= now);
+            self.records.truncate(older);
+        }
         self.records.push_back(Record { stamp: now, total });
         if self.records.capacity() > 16 && self.records.len() < self.records.capacity() / 4 {
             self.records.shrink_to(self.records.len().saturating_mul(2));

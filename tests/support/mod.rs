@@ -5,4 +5,6 @@
     reason = "each test binary uses a part of it"
 )]
 
+pub(crate) mod policies;
 pub(crate) mod traces;
+pub(crate) mod valkey;

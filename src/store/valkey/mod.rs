@@ -1,5 +1,8 @@
 //! Usage in Valkey, shared by every gateway.
 
+pub mod key;
+pub mod script;
+
 use std::fmt;
 use std::time::Duration;
 
