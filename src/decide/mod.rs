@@ -328,20 +328,25 @@ pub enum Change {
 }
 
 impl Change {
-    /// Makes the change.
+    /// Makes the change to what may be kept.
     pub fn apply(self, kept: &mut Option<State>) {
-        match self {
-            Self::None => {}
-            Self::Keep(state) => *kept = Some(state),
-            Self::Log(entry) => {
-                if let Some(State::SlidingLog(log)) = kept {
-                    log.write(entry);
-                } else {
-                    let mut log = sliding_log::State::default();
-                    log.write(entry);
-                    *kept = Some(State::SlidingLog(log));
-                }
+        match (self, kept) {
+            (Self::None, _) => {}
+            (change, Some(kept)) => change.apply_to(kept),
+            (Self::Keep(state), kept) => *kept = Some(state),
+            (Self::Log(entry), kept) => {
+                *kept = Some(State::SlidingLog(sliding_log::State::of(entry)))
             }
+        }
+    }
+
+    /// Makes the change to what is kept.
+    pub fn apply_to(self, kept: &mut State) {
+        match (self, kept) {
+            (Self::None, _) => {}
+            (Self::Keep(state), kept) => *kept = state,
+            (Self::Log(entry), State::SlidingLog(log)) => log.write(entry),
+            (Self::Log(entry), kept) => *kept = State::SlidingLog(sliding_log::State::of(entry)),
         }
     }
 }

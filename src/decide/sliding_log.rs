@@ -181,6 +181,14 @@ impl SlidingLog {
 }
 
 impl State {
+    /// The log that has this entry only.
+    #[must_use]
+    pub fn of(entry: Entry) -> Self {
+        let mut log = Self::default();
+        log.write(entry);
+        log
+    }
+
     /// Writes the entry: what has left the window goes, and so does what is not older than the entry.
     pub fn write(&mut self, entry: Entry) {
         let Entry {

@@ -1,7 +1,13 @@
 //! The recorded decisions, field by field.
 
-use tollgate::decide::{Cost, Timestamp, Verdict};
+use std::num::NonZeroUsize;
 
+use tollgate::check::Check;
+use tollgate::clock::{Clock, ManualClock};
+use tollgate::decide::{Cost, Timestamp, Verdict};
+use tollgate::store::local::LocalStore;
+
+use crate::support::policies::{check, policy};
 use crate::support::traces::{Case, cases};
 
 #[test]
@@ -23,6 +29,30 @@ fn the_function_decides_as_recorded() {
             case.compare(index, &decision);
         }
     }
+}
+
+#[test]
+fn the_local_store_decides_as_recorded() {
+    let clock = ManualClock::default();
+    let store = LocalStore::new(
+        NonZeroUsize::new(1_000).unwrap(),
+        Clock::Manual(clock.clone()),
+    );
+    for (number, case) in (0..).zip(cases()) {
+        let policy = policy("recorded", case.rule());
+        for (index, step) in case.steps.iter().enumerate() {
+            let now = Timestamp::from_micros(step.time_ms * 1_000);
+            clock.set(now);
+            let check = Check {
+                cost: Cost::new(step.cost),
+                ..check(&policy, number, 0)
+            };
+            let (stood_at, decisions) = store.decide_now(&[check]).unwrap();
+            assert_eq!(stood_at, now);
+            case.compare(index, &decisions[0]);
+        }
+    }
+    assert!(store.len() <= 190);
 }
 
 #[test]

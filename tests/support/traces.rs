@@ -5,8 +5,8 @@ use std::path::Path;
 
 use serde::Deserialize;
 use tollgate::decide::{
-    Anchor, Decision, FixedWindow, LeakyBucket, Limit, Rule, SlidingCounter, SlidingLog,
-    TokenBucket, Verdict,
+    Anchor, Decision, EXACT_MAX, FixedWindow, LeakyBucket, Limit, Rule, SlidingCounter, SlidingLog,
+    TokenBucket, TooLarge, UNITS_MAX, Verdict,
 };
 
 /// One policy, one client, and what must be decided for it.
@@ -111,4 +111,139 @@ impl Case {
 /// Milliseconds, rounded up.
 pub(crate) fn ms(us: u64) -> u64 {
     us.div_ceil(1_000)
+}
+
+/// How far the next request is from the last one: mostly on an edge, where `<` and `<=` differ.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Gap {
+    None,
+    UntilRetry,
+    JustBeforeRetry,
+    UntilReset,
+    JustBeforeReset,
+    Forward(u64),
+    Back(u64),
+}
+
+impl Gap {
+    /// A random one; spans are about as long as the window.
+    pub(crate) fn random(random: &mut fastrand::Rng, window_us: u64) -> Self {
+        let span = |random: &mut fastrand::Rng| match random.u8(0..4) {
+            0 => random.u64(0..=3),
+            1 => random.u64(0..=window_us / 10),
+            2 => random.u64(0..=window_us),
+            _ => random.u64(0..=window_us.saturating_mul(3)),
+        };
+        match random.u8(0..16) {
+            0..=4 => Self::None,
+            5..=7 => Self::UntilRetry,
+            8 | 9 => Self::JustBeforeRetry,
+            10 => Self::UntilReset,
+            11 => Self::JustBeforeReset,
+            12..=14 => Self::Forward(span(random)),
+            _ => Self::Back(span(random)),
+        }
+    }
+
+    /// The moment that is this far from `now`, where the last decision was made.
+    pub(crate) fn after(self, now: u64, last: Option<&Decision>) -> u64 {
+        let retry = last.and_then(|d| d.retry_after_us).unwrap_or(0);
+        let reset = last.map_or(0, |d| d.reset_after_us);
+        let moved = match self {
+            Self::None => now,
+            Self::UntilRetry => now.saturating_add(retry),
+            Self::JustBeforeRetry => now.saturating_add(retry.saturating_sub(1)),
+            Self::UntilReset => now.saturating_add(reset),
+            Self::JustBeforeReset => now.saturating_add(reset.saturating_sub(1)),
+            Self::Forward(us) => now.saturating_add(us),
+            Self::Back(us) => now.saturating_sub(us),
+        };
+        moved.min(EXACT_MAX)
+    }
+}
+
+/// Costs at the edges: 0, 1, all that is left, one more, all that there is, one more.
+pub(crate) fn random_cost(
+    random: &mut fastrand::Rng,
+    capacity: u64,
+    last: Option<&Decision>,
+) -> u64 {
+    let left = last.map_or(capacity, |d| d.remaining);
+    match random.u8(0..12) {
+        0 => 0,
+        1..=5 => 1,
+        6 => left,
+        7 => left + 1,
+        8 => capacity,
+        9 => capacity + 1,
+        10 => UNITS_MAX + 1,
+        _ => random.u64(1..=capacity),
+    }
+}
+
+/// A whole number up to `max` whose length is as likely as any other.
+pub(crate) fn random_size(random: &mut fastrand::Rng, max: u64) -> u64 {
+    let bits = random.u32(1..=64 - max.leading_zeros());
+    let size = random.u64(0..=u64::MAX) >> (64 - bits);
+    match random.u8(0..4) {
+        // Round ones, as people write them.
+        0 => 10_u64.pow(random.u32(0..=max.ilog10())),
+        1 => 1,
+        _ => size.clamp(1, max),
+    }
+}
+
+const DAY_US: u64 = 86_400_000_000;
+
+/// A random window: 1 ms to 366 days.
+pub(crate) fn random_window(random: &mut fastrand::Rng) -> u64 {
+    let usual = [
+        1_000,
+        7_000,
+        999_000,
+        1_000_000,
+        3_333_000,
+        60_000_000,
+        3_600_000_000,
+        DAY_US,
+        366 * DAY_US,
+    ];
+    if random.bool() {
+        usual[random.usize(..usual.len())]
+    } else {
+        random_size(random, 366 * DAY_US / 1_000) * 1_000
+    }
+}
+
+/// A random policy of this kind and window, of numbers that fit; what does not fit is cut to the largest that does.
+pub(crate) fn random_rule(random: &mut fastrand::Rng, kind: usize, window_us: u64) -> Rule {
+    let most = if random.bool() { 20 } else { UNITS_MAX };
+    let count = random_size(random, most);
+    let burst = if random.bool() {
+        count
+    } else {
+        random_size(random, most)
+    };
+    let max_wait_us = random
+        .bool()
+        .then(|| random.u64(0..=window_us.saturating_mul(2)));
+    let made = |count: u64, burst: u64| {
+        let limit = limit(count, window_us);
+        Ok(match kind % 7 {
+            0 => Rule::FixedWindow(FixedWindow::new(limit, Anchor::Epoch)?),
+            1 => Rule::FixedWindow(FixedWindow::new(limit, Anchor::FirstRequest)?),
+            2 => Rule::SlidingLog(SlidingLog::new(limit)?),
+            3 => Rule::SlidingCounter(SlidingCounter::new(limit, false)?),
+            4 => Rule::SlidingCounter(SlidingCounter::new(limit, true)?),
+            5 => Rule::TokenBucket(TokenBucket::new(limit, whole(burst))?),
+            _ => Rule::LeakyBucket(LeakyBucket::new(limit, whole(burst), max_wait_us)?),
+        })
+    };
+    match made(count, burst) {
+        Ok(rule) => rule,
+        Err(TooLarge { largest, .. }) if kind % 7 >= 5 => {
+            made(count, largest.max(1)).unwrap_or_else(|_| made(1, 1).unwrap())
+        }
+        Err(TooLarge { largest, .. }) => made(largest, burst).unwrap(),
+    }
 }
