@@ -168,7 +168,8 @@ fn the_three_agree_on_several_checks_at_once() {
         let mut random = fastrand::Rng::with_seed(seed);
         let window_us = random_window(&mut random).min(100_000_000);
         let named = |n: usize, random: &mut fastrand::Rng| {
-            let rule = random_rule(random, random.usize(..7), window_us);
+            let kind = random.usize(..7);
+            let rule = random_rule(random, kind, window_us);
             policy(&format!("policy-{n}-{seed}"), rule)
         };
         let policies: Vec<Policy> = (0..4).map(|n| named(n, &mut random)).collect();
