@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use tracing::error;
+use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -41,8 +42,8 @@ pub(super) fn run(args: &Args) -> ExitCode {
 fn log_to_stderr(logs: &Logs) {
     let targets = Targets::new()
         .with_default(logs.level)
-        .with_target("pingora_core", tracing::Level::WARN.min_level(logs.level))
-        .with_target("pingora_proxy", tracing::level_filters::LevelFilter::OFF);
+        .with_target("pingora_core", logs.level.min(LevelFilter::WARN))
+        .with_target("pingora_proxy", LevelFilter::OFF);
     let layer = fmt::layer().with_writer(std::io::stderr);
     let layer = if logs.json {
         layer.json().with_filter(targets).boxed()

@@ -3,14 +3,18 @@
 //! Whole numbers only: microseconds, and units of cost. Every number stays below [`EXACT_MAX`], since the Lua
 //! twin of each kind holds its numbers in doubles; constructors prove it for their policy.
 
-mod fixed_window;
+pub mod all;
+pub mod bucket;
+mod exact;
+pub mod fixed_window;
 mod leaky_bucket;
-mod sliding_counter;
-mod sliding_log;
+pub mod sliding_counter;
+pub mod sliding_log;
 mod token_bucket;
 
 use std::num::{NonZeroU32, NonZeroU64};
 
+pub use all::{Ask, decide_all};
 pub use fixed_window::{Anchor, FixedWindow};
 pub use leaky_bucket::LeakyBucket;
 pub use sliding_counter::SlidingCounter;
@@ -24,6 +28,9 @@ pub const EXACT_MAX: u64 = (1 << 53) - 1;
 
 /// The largest limit, burst and cost there may be: 10^12 units.
 pub const UNITS_MAX: u64 = 1_000_000_000_000;
+
+/// The most that a count can come to, of a kind that counts units: 2^48 - 1, six bytes.
+const USED_MAX: u64 = (1 << 48) - 1;
 
 /// A moment of the store's clock: microseconds since the epoch.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -173,10 +180,173 @@ impl Rule {
         }
     }
 
+    /// Decides one request at `now`, charging `cost` or nothing.
+    ///
+    /// Returns what becomes of the state, and the answer. What another kind kept counts as nothing.
+    #[must_use]
+    pub fn decide(&self, kept: Option<&State>, now: Timestamp, cost: Cost) -> (Change, Decision) {
+        let (change, decision) = match self {
+            Self::FixedWindow(rule) => {
+                let kept = kept.and_then(State::as_fixed_window);
+                let (keep, decision) = rule.decide(kept, now, cost);
+                (keep.map(|k| Change::Keep(State::FixedWindow(k))), decision)
+            }
+            Self::SlidingLog(rule) => {
+                let (entry, decision) =
+                    rule.decide(kept.and_then(State::as_sliding_log), now, cost);
+                (entry.map(Change::Log), decision)
+            }
+            Self::SlidingCounter(rule) => {
+                let kept = kept.and_then(State::as_sliding_counter);
+                let (keep, decision) = rule.decide(kept, now, cost);
+                (
+                    keep.map(|k| Change::Keep(State::SlidingCounter(k))),
+                    decision,
+                )
+            }
+            Self::TokenBucket(rule) => {
+                let (keep, decision) = rule.decide(kept.and_then(State::as_bucket), now, cost);
+                (keep.map(|k| Change::Keep(State::Bucket(k))), decision)
+            }
+            Self::LeakyBucket(rule) => {
+                let (keep, decision) = rule.decide(kept.and_then(State::as_bucket), now, cost);
+                (keep.map(|k| Change::Keep(State::Bucket(k))), decision)
+            }
+        };
+        (change.unwrap_or(Change::None), decision)
+    }
+
+    /// Gives back what `cost` took at `charged_at`, as far as nobody gains by it: less than that if some of it has
+    /// been refilled since, nothing if it does not count any more or others have come after it.
+    ///
+    /// Returns what is left; `None` is the same as never seen.
+    #[must_use]
+    pub fn refund(
+        &self,
+        kept: State,
+        charged_at: Timestamp,
+        now: Timestamp,
+        cost: Cost,
+    ) -> Option<State> {
+        match (self, kept) {
+            (Self::FixedWindow(rule), State::FixedWindow(kept)) => rule
+                .refund(kept, charged_at, now, cost)
+                .map(State::FixedWindow),
+            (Self::SlidingLog(rule), State::SlidingLog(kept)) => rule
+                .refund(kept, charged_at, now, cost)
+                .map(State::SlidingLog),
+            (Self::SlidingCounter(rule), State::SlidingCounter(kept)) => rule
+                .refund(kept, charged_at, now, cost)
+                .map(State::SlidingCounter),
+            (Self::TokenBucket(rule), State::Bucket(kept)) => {
+                rule.refund(kept, charged_at, now, cost).map(State::Bucket)
+            }
+            (Self::LeakyBucket(rule), State::Bucket(kept)) => {
+                rule.refund(kept, charged_at, now, cost).map(State::Bucket)
+            }
+            (_, kept) => Some(kept),
+        }
+    }
+
     /// The rule by which one of `instances` counts alone: together they allow at most one unit an instance more.
     #[must_use]
     pub fn share(&self, instances: NonZeroU32) -> Self {
-        let _ = instances;
-        self.clone()
+        let instances = NonZeroU64::from(instances);
+        if instances == NonZeroU64::MIN {
+            return self.clone();
+        }
+        match self {
+            Self::FixedWindow(rule) => Self::FixedWindow(rule.share(instances)),
+            Self::SlidingLog(rule) => Self::SlidingLog(rule.share(instances)),
+            Self::SlidingCounter(rule) => Self::SlidingCounter(rule.share(instances)),
+            Self::TokenBucket(rule) => rule
+                .share(instances)
+                .map_or_else(|| self.clone(), Self::TokenBucket),
+            Self::LeakyBucket(rule) => rule
+                .share(instances)
+                .map_or_else(|| self.clone(), Self::LeakyBucket),
+        }
+    }
+}
+
+/// What a store keeps of one policy for one entity. None of it is the same as never seen.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum State {
+    /// Of a fixed window.
+    FixedWindow(fixed_window::State),
+    /// Of a sliding log.
+    SlidingLog(sliding_log::State),
+    /// Of a sliding counter.
+    SlidingCounter(sliding_counter::State),
+    /// Of a token bucket or a leaky bucket.
+    Bucket(bucket::State),
+}
+
+impl State {
+    const fn as_fixed_window(&self) -> Option<fixed_window::State> {
+        if let Self::FixedWindow(state) = self {
+            Some(*state)
+        } else {
+            None
+        }
+    }
+
+    const fn as_sliding_log(&self) -> Option<&sliding_log::State> {
+        if let Self::SlidingLog(state) = self {
+            Some(state)
+        } else {
+            None
+        }
+    }
+
+    const fn as_sliding_counter(&self) -> Option<sliding_counter::State> {
+        if let Self::SlidingCounter(state) = self {
+            Some(*state)
+        } else {
+            None
+        }
+    }
+
+    const fn as_bucket(&self) -> Option<bucket::State> {
+        if let Self::Bucket(state) = self {
+            Some(*state)
+        } else {
+            None
+        }
+    }
+}
+
+/// What becomes of a state.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Change {
+    /// It stays as it is.
+    None,
+    /// This takes its place.
+    Keep(State),
+    /// This is written at the end of a log, in place.
+    Log(sliding_log::Entry),
+}
+
+impl Change {
+    /// Makes the change to what may be kept.
+    pub fn apply(self, kept: &mut Option<State>) {
+        match (self, kept) {
+            (Self::None, _) => {}
+            (change, Some(kept)) => change.apply_to(kept),
+            (Self::Keep(state), kept) => *kept = Some(state),
+            (Self::Log(entry), kept) => {
+                *kept = Some(State::SlidingLog(sliding_log::State::of(entry)))
+            }
+        }
+    }
+
+    /// Makes the change to what is kept.
+    pub fn apply_to(self, kept: &mut State) {
+        match (self, kept) {
+            (Self::None, _) => {}
+            (Self::Keep(state), kept) => *kept = state,
+            (Self::Log(entry), State::SlidingLog(log)) => log.write(entry),
+            (Self::Log(entry), kept) => *kept = State::SlidingLog(sliding_log::State::of(entry)),
+        }
     }
 }

@@ -1,13 +1,18 @@
-//! TokenBucket.
+//! Token bucket: refills steadily, lets a burst through.
+//!
+//! In any span it allows at most `burst` units and what is refilled meanwhile.
+//!
+//! Lua twin: `lua/token_bucket.lua`, line for line; what both buckets share is in [`super::bucket`].
 
-use super::{Limit, TooLarge};
 use std::num::NonZeroU64;
 
-/// TODO docs.
+use super::bucket::{Meter, Owed, State};
+use super::{Cost, Decision, Limit, Timestamp, TooLarge, Verdict};
+
+/// `limit` units per window, `burst` of them at once.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct TokenBucket {
-    limit: Limit,
-    burst: NonZeroU64,
+    meter: Meter,
 }
 
 impl TokenBucket {
@@ -17,18 +22,94 @@ impl TokenBucket {
     ///
     /// [`TooLarge`] when the numbers would not stay exact.
     pub fn new(limit: Limit, burst: NonZeroU64) -> Result<Self, TooLarge> {
-        Ok(Self { limit, burst })
+        Meter::new(limit, burst).map(|meter| Self { meter })
     }
 
     /// Units per window.
     #[must_use]
     pub const fn limit(&self) -> Limit {
-        self.limit
+        self.meter.limit()
     }
 
     /// The most units at once.
     #[must_use]
     pub const fn burst(&self) -> u64 {
-        self.burst.get()
+        self.meter.burst()
+    }
+
+    /// Decides one request at `now`, charging `cost` or nothing.
+    ///
+    /// Returns what to keep from now on, `None` if that is what was kept, and the answer.
+    #[must_use]
+    pub fn decide(
+        &self,
+        kept: Option<State>,
+        now: Timestamp,
+        cost: Cost,
+    ) -> (Option<State>, Decision) {
+        let meter = &self.meter;
+        let owed = meter.owed(kept, now);
+        if cost.units() == 0 {
+            return (
+                None,
+                self.answer(Verdict::Allow, owed.debt, owed, now, Some(0)),
+            );
+        }
+        let never = cost.units() > meter.burst();
+        let charged = owed.debt.saturating_add(meter.price(cost));
+
+        if !never && charged <= meter.capacity() {
+            let keep = meter.keep(charged, owed);
+            return (
+                Some(keep),
+                self.answer(Verdict::Allow, charged, owed, now, Some(0)),
+            );
+        }
+        let excess = charged.saturating_sub(meter.capacity());
+        let retry_after = (!never).then(|| meter.micros_to_earn(excess, owed, now));
+        let repaired = owed.stepped_back.then(|| meter.keep(owed.debt, owed));
+        (
+            repaired,
+            self.answer(Verdict::Deny, owed.debt, owed, now, retry_after),
+        )
+    }
+
+    fn answer(
+        &self,
+        verdict: Verdict,
+        debt: u64,
+        owed: Owed,
+        now: Timestamp,
+        retry_after_us: Option<u64>,
+    ) -> Decision {
+        Decision {
+            verdict,
+            remaining: self.meter.room(debt),
+            retry_after_us,
+            reset_after_us: self.meter.micros_to_earn(debt, owed, now),
+            delay_us: 0,
+        }
+    }
+
+    /// Gives back what `cost` took at `charged_at`, but for what has been refilled since; `None` if no debt is left.
+    #[must_use]
+    pub fn refund(
+        &self,
+        kept: State,
+        charged_at: Timestamp,
+        now: Timestamp,
+        cost: Cost,
+    ) -> Option<State> {
+        self.meter.refund(kept, charged_at, now, cost)
+    }
+
+    /// What the script takes: burst (units), unit and refill (credit), tick (µs), most debt (credit).
+    #[must_use]
+    pub const fn script_numbers(&self) -> [u64; 5] {
+        self.meter.script_numbers()
+    }
+
+    pub(super) fn share(&self, instances: NonZeroU64) -> Option<Self> {
+        self.meter.share(instances).map(|meter| Self { meter })
     }
 }

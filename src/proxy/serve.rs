@@ -43,6 +43,9 @@ const UPSTREAM_IDLE_MAX: usize = 1024;
 
 const FLUSH_EVERY: Duration = Duration::from_millis(200);
 const SWEEP_EVERY: Duration = Duration::from_millis(500);
+/// Entries looked at in one sweep: a million keys are seen twice a minute.
+const SWEEP_STEPS: usize = 20_000;
+
 const RESOLVE_EVERY: Duration = Duration::from_secs(30);
 
 /// How long readiness is refused before the listeners close, so that balancers look elsewhere first.
@@ -279,7 +282,7 @@ async fn sweep(gateway: Gateway) {
     let mut tick = interval(SWEEP_EVERY);
     loop {
         tick.tick().await;
-        gateway.limiter.local().sweep();
+        gateway.limiter.local().sweep(SWEEP_STEPS);
         let keys = gateway.limiter.local().len();
         gateway
             .metrics

@@ -1,1 +1,13 @@
+//! What needs a real server: Valkey, or the gateway itself.
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test that cannot go on should stop loudly"
+)]
 
+#[path = "../support/mod.rs"]
+mod support;
+
+mod twins;

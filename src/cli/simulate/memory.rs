@@ -73,7 +73,7 @@ fn key_of(stage: &Stage, policy: &Policy) -> String {
         cost: Cost::ONE,
         shadow: false,
     };
-    key::of(&stage.prefix, &check)
+    key::key(&stage.prefix, &check)
 }
 
 /// Keeps what a plain script would after the same requests.

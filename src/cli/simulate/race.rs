@@ -39,7 +39,10 @@ pub(super) async fn run(settings: &Settings) -> Result<(), Stop> {
                 .map_err(|error| Stop::Failed(error.to_string()))??;
             allowed += usize::from(decision.verdict == Verdict::Allow);
         }
-        println!("  tollgate, {}: {allowed} of {CLIENTS} allowed", policy.name);
+        println!(
+            "  tollgate, {}: {allowed} of {CLIENTS} allowed",
+            policy.name
+        );
     }
     Ok(())
 }
@@ -53,13 +56,18 @@ async fn read_then_increment(connection: &MultiplexedConnection, key: &str) -> R
             let key = key.to_owned();
             let all_have_read = Arc::clone(&all_have_read);
             tokio::spawn(async move {
-                let used: Option<u64> =
-                    redis::cmd("GET").arg(&key).query_async(&mut connection).await?;
+                let used: Option<u64> = redis::cmd("GET")
+                    .arg(&key)
+                    .query_async(&mut connection)
+                    .await?;
                 all_have_read.wait().await;
                 if used.unwrap_or(0) >= LIMIT {
                     return Ok(false);
                 }
-                let _: u64 = redis::cmd("INCR").arg(&key).query_async(&mut connection).await?;
+                let _: u64 = redis::cmd("INCR")
+                    .arg(&key)
+                    .query_async(&mut connection)
+                    .await?;
                 redis::RedisResult::Ok(true)
             })
         })

@@ -66,7 +66,14 @@ pub(super) async fn run(
         writeln!(
             out,
             "{:>15}  {:<20} {:>8}  {:<7} {:>12} {:>14} {:>14} {:>10}",
-            "time_ms", "key", "cost", "", "remaining", "retry_after_ms", "reset_after_ms", "delay_ms"
+            "time_ms",
+            "key",
+            "cost",
+            "",
+            "remaining",
+            "retry_after_ms",
+            "reset_after_ms",
+            "delay_ms"
         )?;
     }
     let (mut sent, mut allowed) = (0_u64, 0_u64);

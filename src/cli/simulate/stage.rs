@@ -10,7 +10,8 @@ use tokio::time::{sleep, timeout};
 
 use super::Stop;
 use crate::check::{
-    Check, EntityKey, Generation, KeySource, Mode, OnMissingKey, OnStoreFailure, Policy, Scope, Unit,
+    Check, EntityKey, Generation, KeySource, Mode, OnMissingKey, OnStoreFailure, Policy, Scope,
+    Unit,
 };
 use crate::clock::{Clock, ManualClock};
 use crate::decide::{
@@ -122,7 +123,9 @@ impl Stage {
         };
         let outcome = self.limiter.decide(&[check]).await;
         match (outcome.rulings.first(), outcome.failure) {
-            (_, Some(failure)) => Err(Stop::Failed(format!("the store gave no decision: {failure}"))),
+            (_, Some(failure)) => Err(Stop::Failed(format!(
+                "the store gave no decision: {failure}"
+            ))),
             (Some(ruling), None) => Ok(ruling.decision),
             (None, None) => Err(Stop::Failed("the store gave no decision".to_owned())),
         }

@@ -32,9 +32,7 @@ pub(super) fn burst() -> impl Iterator<Item = u64> {
 }
 
 /// The requests of a trace, as they come.
-pub(super) fn open(
-    name: &str,
-) -> Result<Box<dyn Iterator<Item = Result<Request, Stop>>>, Stop> {
+pub(super) fn open(name: &str) -> Result<Box<dyn Iterator<Item = Result<Request, Stop>>>, Stop> {
     let built_in = |times: Box<dyn Iterator<Item = u64>>| {
         let requests = times.map(|time_ms| {
             Ok(Request {

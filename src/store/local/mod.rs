@@ -1,29 +1,247 @@
 //! Usage in process.
-use super::StoreError;
-use crate::{
-    check::Check,
-    clock::Clock,
-    decide::{Decision, Timestamp},
-};
+//!
+//! A bounded map in shards, a mutex each. All shards that a request touches are locked in their order, so that its
+//! checks are decided at one instant and two requests never wait for each other in a ring. The clock is read under
+//! the locks: what a state was stamped with is never later than the next reading.
+
+mod shard;
+
 use std::num::NonZeroUsize;
-/// stub
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use self::shard::{Key, Shard};
+use super::{Store, StoreError};
+use crate::check::Check;
+use crate::clock::Clock;
+use crate::decide::{Ask, Change, Decision, Timestamp, decide_all};
+
+/// How many shards there are: more than threads, so that these seldom meet.
+const SHARDS: usize = 64;
+
+/// How many states are looked at, for one that is fresh, to make room for a stranger.
+const SEARCH: usize = 64;
+
+/// How many states of its shard each new key looks at: more than one, so that fresh ones get fewer.
+const LOOK: usize = 2;
+
+/// Keeps usage in memory, at most `max_keys` states.
+///
+/// What is dropped to make room is what equals a fresh state. A key in debt is never dropped: full of those, a
+/// stranger's request has no decision, [`StoreError::Full`].
 #[derive(Debug)]
-pub struct LocalStore;
+pub struct LocalStore {
+    shards: Box<[Mutex<Shard>]>,
+    max_keys: usize,
+    keys: AtomicUsize,
+    /// The shard that is swept next.
+    next_swept: AtomicUsize,
+    clock: Clock,
+}
+
 impl LocalStore {
-    /// stub
-    pub fn new(_m: NonZeroUsize, _c: Clock) -> Self {
-        Self
+    /// An empty store of at most `max_keys` states. A state takes about 150 bytes; a sliding log 16 more for each
+    /// request that it remembers.
+    #[must_use]
+    pub fn new(max_keys: NonZeroUsize, clock: Clock) -> Self {
+        Self {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            max_keys: max_keys.get(),
+            keys: AtomicUsize::new(0),
+            next_swept: AtomicUsize::new(0),
+            clock,
+        }
     }
-    /// stub
-    pub fn decide_now(&self, _c: &[Check<'_>]) -> Result<(Timestamp, Vec<Decision>), StoreError> {
+
+    /// Decides as [`Store::decide`] does, without waiting for anything but other threads. Says at what instant, too.
+    ///
+    /// The policies of `checks` must be distinct: one that stands there twice is charged once.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Full`] when a state would have to be added and no other is fresh. Nothing is charged then.
+    pub fn decide_now(
+        &self,
+        checks: &[Check<'_>],
+    ) -> Result<(Timestamp, Vec<Decision>), StoreError> {
+        let keys: Vec<_> = checks.iter().map(Key::of).collect();
+        let mut held = self.lock(&keys);
+        let now = self.clock.now();
+        let asks: Vec<_> = checks
+            .iter()
+            .zip(&keys)
+            .map(|(check, key)| Ask {
+                rule: check.rule,
+                kept: held.shard(key).and_then(|shard| shard.get(key)),
+                cost: check.cost,
+                shadow: check.shadow,
+            })
+            .collect();
+        let added = asks.iter().map(|ask| usize::from(ask.kept.is_none()));
+        let steps = decide_all(&asks, now);
+        let added = added
+            .zip(&steps)
+            .filter(|(_, (change, _))| *change != Change::None)
+            .map(|(added, _)| added)
+            .sum();
+        self.reserve(added, &keys, &mut held, now)?;
+        let mut decisions = Vec::with_capacity(steps.len());
+        for (key, (change, decision)) in keys.iter().zip(steps) {
+            if let Some(shard) = held.shard_mut(key) {
+                let fresh_at = now.as_micros().saturating_add(decision.reset_after_us);
+                shard.apply(*key, change, Timestamp::from_micros(fresh_at));
+            }
+            decisions.push(decision);
+        }
+        Ok((now, decisions))
+    }
+
+    /// Undoes what `checks` charged at `charged_at`, as far as nobody gains by it. Give it only those that were
+    /// charged: not one in shadow that denied, and none of a request that was denied.
+    pub fn refund(&self, checks: &[Check<'_>], charged_at: Timestamp) {
+        let keys: Vec<_> = checks.iter().map(Key::of).collect();
+        let mut held = self.lock(&keys);
+        let now = self.clock.now();
+        for (check, key) in checks.iter().zip(&keys) {
+            let Some(shard) = held.shard_mut(key) else {
+                continue;
+            };
+            let gone = shard.replace(key, |kept| {
+                check.rule.refund(kept, charged_at, now, check.cost)
+            });
+            self.keys.fetch_sub(usize::from(gone), Ordering::Relaxed);
+        }
+    }
+
+    /// Drops fresh states, looking at `limit` of them at most, and says how many went. For a task in the background:
+    /// each call goes on where the last one stopped, and holds one lock at a time.
+    pub fn sweep(&self, limit: usize) -> usize {
+        let now = self.clock.now();
+        let mut swept = 0;
+        let mut left = limit;
+        for _ in 0..SHARDS {
+            if left == 0 {
+                break;
+            }
+            let next = self.next_swept.fetch_add(1, Ordering::Relaxed) % SHARDS;
+            let Some(shard) = self.shards.get(next) else {
+                continue;
+            };
+            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            let looked_at = left.min(shard.len());
+            swept += shard.sweep(looked_at, now, &[]);
+            left -= looked_at;
+        }
+        self.keys.fetch_sub(swept, Ordering::Relaxed);
+        swept
+    }
+
+    /// How many states there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.keys.load(Ordering::Relaxed)
+    }
+
+    /// Whether there is no state.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The most states there may be.
+    #[must_use]
+    pub const fn max_keys(&self) -> usize {
+        self.max_keys
+    }
+
+    /// Locks the shards of these keys, in their order.
+    fn lock(&self, keys: &[Key]) -> Held<'_> {
+        let mut indexes: Vec<_> = keys.iter().map(|key| key.shard(SHARDS)).collect();
+        indexes.sort_unstable();
+        indexes.dedup();
+        let lock = |index: usize| {
+            let shard = self.shards.get(index)?;
+            Some((index, shard.lock().unwrap_or_else(PoisonError::into_inner)))
+        };
+        Held(indexes.into_iter().filter_map(lock).collect())
+    }
+
+    /// Makes room for `added` states, if need be by dropping fresh ones: not those of `keys`, which are being decided.
+    fn reserve(
+        &self,
+        added: usize,
+        keys: &[Key],
+        held: &mut Held<'_>,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        if added == 0 {
+            return Ok(());
+        }
+        for (_, shard) in &mut held.0 {
+            self.keys
+                .fetch_sub(shard.sweep(LOOK, now, keys), Ordering::Relaxed);
+        }
+        let room = |keys: usize| keys.checked_add(added).filter(|sum| *sum <= self.max_keys);
+        let take = || {
+            self.keys
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, room)
+                .is_ok()
+        };
+        if take() {
+            return Ok(());
+        }
+        for (_, shard) in &mut held.0 {
+            self.keys
+                .fetch_sub(shard.sweep(SEARCH, now, keys), Ordering::Relaxed);
+        }
+        if take() {
+            return Ok(());
+        }
+        // Elsewhere, too, but without waiting for a lock: others may be waiting for those that are held here.
+        let mut left = SEARCH;
+        for _ in 0..SHARDS {
+            let next = self.next_swept.fetch_add(1, Ordering::Relaxed) % SHARDS;
+            let Some(Ok(mut shard)) = self.shards.get(next).map(Mutex::try_lock) else {
+                continue;
+            };
+            let looked_at = left.min(shard.len());
+            left -= looked_at;
+            self.keys
+                .fetch_sub(shard.sweep(looked_at, now, keys), Ordering::Relaxed);
+            if take() {
+                return Ok(());
+            }
+            if left == 0 {
+                break;
+            }
+        }
         Err(StoreError::Full)
     }
-    /// stub
-    pub fn refund(&self, _c: &[Check<'_>], _t: Timestamp) {}
-    /// stub
-    pub fn sweep(&self) {}
-    /// stub
-    pub fn len(&self) -> usize {
-        0
+}
+
+impl Store for LocalStore {
+    async fn decide(&self, checks: &[Check<'_>]) -> Result<Vec<Decision>, StoreError> {
+        self.decide_now(checks).map(|(_, decisions)| decisions)
+    }
+}
+
+/// The locked shards of one request, by their indexes.
+struct Held<'a>(Vec<(usize, MutexGuard<'a, Shard>)>);
+
+impl Held<'_> {
+    fn shard(&self, key: &Key) -> Option<&Shard> {
+        let index = key.shard(SHARDS);
+        self.0
+            .iter()
+            .find(|(i, _)| *i == index)
+            .map(|(_, shard)| &**shard)
+    }
+
+    fn shard_mut(&mut self, key: &Key) -> Option<&mut Shard> {
+        let index = key.shard(SHARDS);
+        self.0
+            .iter_mut()
+            .find(|(i, _)| *i == index)
+            .map(|(_, shard)| &mut **shard)
     }
 }

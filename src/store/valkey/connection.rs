@@ -1,8 +1,8 @@
 //! One connection to Valkey, kept by one actor: it connects, loads the script, asks whether the server is there,
 //! and connects again with a bounded, jittered pause.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -36,6 +36,8 @@ const IN_FLIGHT_MAX: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) connection: MultiplexedConnection,
+    /// What the server calls the script.
+    pub(crate) sha: String,
     number: u64,
 }
 
@@ -48,9 +50,20 @@ pub(crate) struct Shared {
     /// The number of the link that is to be replaced.
     broken: AtomicU64,
     wake: Notify,
+    last_error: Mutex<Option<String>>,
 }
 
 impl Shared {
+    pub(crate) fn last_error(&self) -> Option<String> {
+        self.last_error_slot().clone()
+    }
+
+    fn last_error_slot(&self) -> MutexGuard<'_, Option<String>> {
+        self.last_error
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(crate) fn link(&self) -> Option<Arc<Link>> {
         self.link.load_full()
     }
@@ -93,6 +106,7 @@ pub(crate) fn new(settings: Settings) -> (Arc<Shared>, Connector) {
         missed: AtomicU32::new(0),
         broken: AtomicU64::new(0),
         wake: Notify::new(),
+        last_error: Mutex::new(None),
     });
     let connector = Connector {
         settings,
@@ -113,30 +127,23 @@ impl Connector {
 
     async fn keep_connected(&self) {
         let mut number = 0;
-        let mut complained = None;
         loop {
             match self.connect().await {
-                Ok(connection) => {
+                Ok((connection, sha)) => {
                     number += 1;
-                    complained = None;
                     info!(store = %self.settings.address, "connected to the store");
+                    *self.shared.last_error_slot() = None;
                     self.shared.missed.store(0, Ordering::Relaxed);
                     self.shared.link.store(Some(Arc::new(Link {
                         connection: connection.clone(),
+                        sha,
                         number,
                     })));
                     self.watch(connection, number).await;
                     self.shared.link.store(None);
                     warn!(store = %self.settings.address, "connection to the store given up");
                 }
-                Err(error) => {
-                    // Once for each new reason, not for each try.
-                    let reason = error.to_string();
-                    if complained.as_ref() != Some(&reason) {
-                        warn!(store = %self.settings.address, %reason, "no connection to the store");
-                        complained = Some(reason);
-                    }
-                }
+                Err(error) => self.complain(error.to_string()),
             }
             sleep(Duration::from_millis(
                 PAUSE_MS + fastrand::u64(..PAUSE_JITTER_MS),
@@ -145,53 +152,29 @@ impl Connector {
         }
     }
 
-    /// A connection with the script loaded, within `connect_timeout`.
-    async fn connect(&self) -> Result<MultiplexedConnection, StoreError> {
-        let settings = &self.settings;
-        let connect = async {
-            let client = Client::open(self.server()?)?;
-            let config = AsyncConnectionConfig::new()
-                .set_connection_timeout(None)
-                .set_response_timeout(None)
-                .set_concurrency_limit(IN_FLIGHT_MAX);
-            let mut connection = client
-                .get_multiplexed_async_connection_with_config(&config)
-                .await?;
-            load_script(&mut connection).await?;
-            RedisResult::Ok(connection)
-        };
-        match timeout(settings.connect_timeout, connect).await {
-            Ok(Ok(connection)) => Ok(connection),
-            Ok(Err(error)) => Err(classify(&error).0),
-            Err(_) => Err(StoreError::NotRun(
-                Cause::Connect,
-                format!("no connection within {:?}", settings.connect_timeout),
-            )),
+    /// Once for each new reason, not for each try.
+    fn complain(&self, reason: String) {
+        let mut last = self.shared.last_error_slot();
+        if last.as_ref() != Some(&reason) {
+            warn!(store = %self.settings.address, %reason, "no connection to the store");
+            *last = Some(reason);
         }
     }
 
-    fn server(&self) -> RedisResult<redis::ConnectionInfo> {
-        let settings = &self.settings;
-        let (host, port) = settings
-            .address
-            .rsplit_once(':')
-            .and_then(|(host, port)| Some((host, port.parse().ok()?)))
-            .unwrap_or((settings.address.as_str(), 6379));
-        let host = host
-            .trim_start_matches('[')
-            .trim_end_matches(']')
-            .to_owned();
-        let mut login = RedisConnectionInfo::default().set_db(i64::from(settings.database));
-        if let Some(username) = &settings.username {
-            login = login.set_username(username);
+    /// A connection that has the script, and what the server calls that, within `connect_timeout`.
+    async fn connect(&self) -> Result<(MultiplexedConnection, String), StoreError> {
+        let connect = async {
+            let mut connection = self.settings.connect().await?;
+            let sha = load_script(&mut connection).await?;
+            RedisResult::Ok((connection, sha))
+        };
+        match timeout(self.settings.connect_timeout, connect).await {
+            Ok(connected) => connected.map_err(|error| classify(&error).0),
+            Err(_) => Err(StoreError::NotRun(
+                Cause::Connect,
+                format!("no connection within {:?}", self.settings.connect_timeout),
+            )),
         }
-        if let Some(password) = &settings.password {
-            login = login.set_password(password);
-        }
-        Ok(ConnectionAddr::Tcp(host, port)
-            .into_connection_info()?
-            .set_tcp_settings(TcpSettings::default().set_nodelay(true))
-            .set_redis_settings(login))
     }
 
     /// Returns once the connection is no good.
@@ -216,10 +199,54 @@ impl Connector {
     }
 }
 
-pub(crate) async fn load_script(connection: &mut MultiplexedConnection) -> RedisResult<()> {
-    let mut load = redis::cmd("SCRIPT");
-    load.arg("LOAD").arg(script::source());
-    connection.send_packed_command(&load).await.map(|_| ())
+impl Settings {
+    /// A new connection, logged in. Waits as long as the network does.
+    ///
+    /// # Errors
+    ///
+    /// What the network or the server has against it.
+    pub async fn connect(&self) -> RedisResult<MultiplexedConnection> {
+        let client = Client::open(self.server()?)?;
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(None)
+            .set_response_timeout(None)
+            .set_concurrency_limit(IN_FLIGHT_MAX);
+        client
+            .get_multiplexed_async_connection_with_config(&config)
+            .await
+    }
+
+    fn server(&self) -> RedisResult<redis::ConnectionInfo> {
+        let (host, port) = self
+            .address
+            .rsplit_once(':')
+            .and_then(|(host, port)| Some((host, port.parse().ok()?)))
+            .unwrap_or((self.address.as_str(), 6379));
+        let host = host
+            .trim_start_matches('[')
+            .trim_end_matches(']')
+            .to_owned();
+        let mut login = RedisConnectionInfo::default().set_db(i64::from(self.database));
+        if let Some(username) = &self.username {
+            login = login.set_username(username);
+        }
+        if let Some(password) = &self.password {
+            login = login.set_password(password);
+        }
+        Ok(ConnectionAddr::Tcp(host, port)
+            .into_connection_info()?
+            .set_tcp_settings(TcpSettings::default().set_nodelay(true))
+            .set_redis_settings(login))
+    }
+}
+
+/// Loads the script, and says what the server calls it.
+pub(crate) async fn load_script(connection: &mut MultiplexedConnection) -> RedisResult<String> {
+    redis::cmd("SCRIPT")
+        .arg("LOAD")
+        .arg(script::source())
+        .query_async(connection)
+        .await
 }
 
 /// What an error of the server or the connection means, and whether the connection may be kept.

@@ -2,6 +2,7 @@
 //! the connection ([`connection`]).
 
 pub mod connection;
+pub mod key;
 pub mod script;
 
 use std::fmt;
@@ -33,6 +34,12 @@ pub struct Settings {
     /// For a connection.
     pub connect_timeout: Duration,
 }
+
+/// How long a key outlives its meaning.
+const SLACK_MS: u64 = 1000;
+
+/// The same where time is virtual: the server expires keys by its own clock, however slowly a simulation goes.
+const SIMULATION_SLACK_MS: u64 = 86_400_000;
 
 impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -81,6 +88,12 @@ impl ValkeyStore {
         self.shared.link().is_some()
     }
 
+    /// Why the last try to connect failed.
+    #[must_use]
+    pub fn last_error(&self) -> Option<String> {
+        self.shared.last_error()
+    }
+
     /// Decides, and says when by the store's clock.
     ///
     /// # Errors
@@ -114,7 +127,8 @@ impl ValkeyStore {
     ) -> Result<(Timestamp, Vec<Decision>), Failed> {
         let link = self.shared.link().ok_or_else(no_connection)?;
         let now = self.clock.as_ref().map(Clock::now);
-        let call = script::call(script::sha1(), &self.prefix, checks, now, script::SLACK_MS);
+        let slack_ms = now.map_or(SLACK_MS, |_| SIMULATION_SLACK_MS);
+        let call = script::call(&link.sha, &self.prefix, checks, now, slack_ms);
         let mut connection = link.connection.clone();
         let reply = match timeout_at(deadline, connection.send_packed_command(&call)).await {
             Ok(Ok(reply)) => reply,
@@ -135,7 +149,7 @@ impl ValkeyStore {
     async fn load(&self, link: &Arc<Link>, deadline: Instant) -> Result<(), StoreError> {
         let mut connection = link.connection.clone();
         match timeout_at(deadline, connection::load_script(&mut connection)).await {
-            Ok(Ok(())) => Ok(()),
+            Ok(Ok(_)) => Ok(()),
             Ok(Err(error)) => Err(self.failed(link, &error)),
             Err(_) => Err(StoreError::NotRun(
                 Cause::Timeout,

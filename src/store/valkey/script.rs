@@ -1,26 +1,229 @@
-//! stub
+//! The script that decides, how it is called, and what it replies. The contract stands in `lua/decide.lua`.
+
+use redis::{Cmd, Value};
+
+use super::key::key;
 use crate::check::Check;
-use crate::decide::{Decision, Timestamp};
+use crate::decide::{Anchor, Decision, Rule, Timestamp, Verdict};
 use crate::store::StoreError;
-pub(crate) const SLACK_MS: u64 = 1000;
-pub(crate) fn sha1() -> &'static str {
-    ""
+
+/// Integers in the reply for each check.
+const FIELDS: usize = 5;
+
+/// The text to load: one file a kind, and the entry that composes them.
+#[must_use]
+pub const fn source() -> &'static str {
+    concat!(
+        "#!lua\n",
+        include_str!("../../../lua/exact.lua"),
+        include_str!("../../../lua/bucket.lua"),
+        include_str!("../../../lua/token_bucket.lua"),
+        include_str!("../../../lua/leaky_bucket.lua"),
+        include_str!("../../../lua/fixed_window.lua"),
+        include_str!("../../../lua/sliding_counter.lua"),
+        include_str!("../../../lua/sliding_log.lua"),
+        include_str!("../../../lua/decide.lua"),
+    )
 }
-pub(crate) fn source() -> &'static str {
-    ""
+
+/// The call that decides `checks` at one instant: the server's own, or `now` in a test.
+///
+/// A key outlives its meaning by `slack_ms`. Policies must be distinct: one that stands there twice is charged once.
+#[must_use]
+pub fn call(
+    sha: &str,
+    prefix: &str,
+    checks: &[Check<'_>],
+    now: Option<Timestamp>,
+    slack_ms: u64,
+) -> Cmd {
+    call_all(sha, prefix, &[checks], now, slack_ms)
 }
-pub(crate) fn call(
-    _sha: &str,
-    _prefix: &str,
-    _checks: &[Check<'_>],
-    _now: Option<Timestamp>,
-    _slack_ms: u64,
-) -> redis::Cmd {
-    unimplemented!()
+
+/// The call that decides several requests one after the other, at one instant, as if each had come alone.
+///
+/// [`read_reply`] then takes the number of all their checks.
+#[must_use]
+pub fn call_all(
+    sha: &str,
+    prefix: &str,
+    requests: &[&[Check<'_>]],
+    now: Option<Timestamp>,
+    slack_ms: u64,
+) -> Cmd {
+    let mut call = redis::cmd("EVALSHA");
+    call.arg(sha)
+        .arg(requests.iter().map(|r| r.len()).sum::<usize>());
+    for check in requests.iter().copied().flatten() {
+        call.arg(key(prefix, check));
+    }
+    match now {
+        Some(now) => call.arg(now.as_micros()),
+        None => call.arg(""),
+    };
+    call.arg(slack_ms);
+    for checks in requests {
+        call.arg(checks.len());
+        for check in *checks {
+            add_check(&mut call, check);
+        }
+    }
+    call
 }
-pub(crate) fn read_reply(
-    _value: &redis::Value,
-    _checks: usize,
-) -> Result<(Timestamp, Vec<Decision>), StoreError> {
-    unimplemented!()
+
+/// Adds what one check takes: kind, cost, enforced, and the kind's numbers.
+fn add_check(call: &mut Cmd, check: &Check<'_>) {
+    let enforced = u8::from(!check.shadow);
+    call.arg(check.rule.kind())
+        .arg(check.cost.units())
+        .arg(enforced);
+    match check.rule {
+        Rule::FixedWindow(rule) => {
+            let to_epoch = u8::from(rule.anchor() == Anchor::Epoch);
+            call.arg(rule.limit().count.get())
+                .arg(rule.limit().window_us.get())
+                .arg(to_epoch);
+        }
+        Rule::SlidingLog(rule) => {
+            call.arg(rule.limit().count.get())
+                .arg(rule.limit().window_us.get());
+        }
+        Rule::SlidingCounter(rule) => {
+            call.arg(rule.limit().count.get())
+                .arg(rule.limit().window_us.get());
+            call.arg(&rule.script_numbers());
+        }
+        Rule::TokenBucket(rule) => {
+            call.arg(&rule.script_numbers());
+        }
+        Rule::LeakyBucket(rule) => {
+            call.arg(&rule.script_numbers());
+            match rule.max_wait_us() {
+                Some(max_wait_us) => call.arg(max_wait_us),
+                None => call.arg(-1),
+            };
+        }
+    }
+}
+
+/// Reads the reply to [`call`]: the instant at which it was decided, and the decisions in the order of the checks.
+///
+/// # Errors
+///
+/// [`StoreError::BadReply`] when it is not what the script replies to so many checks.
+pub fn read_reply(value: &Value, checks: usize) -> Result<(Timestamp, Vec<Decision>), StoreError> {
+    let Value::Array(items) = value else {
+        return Err(bad_reply("not an array"));
+    };
+    let Some((now, fields)) = items.split_first() else {
+        return Err(bad_reply("an empty array"));
+    };
+    let now = Timestamp::from_micros(whole(now)?);
+    let decisions: Vec<_> = fields
+        .chunks(FIELDS)
+        .map(decision)
+        .collect::<Result<_, _>>()?;
+    if decisions.len() != checks {
+        return Err(bad_reply("another number of decisions than of checks"));
+    }
+    Ok((now, decisions))
+}
+
+fn decision(fields: &[Value]) -> Result<Decision, StoreError> {
+    let [allowed, remaining, retry_after, reset_after, delay] = fields else {
+        return Err(bad_reply("a decision that is cut short"));
+    };
+    Ok(Decision {
+        verdict: match allowed {
+            Value::Int(1) => Verdict::Allow,
+            Value::Int(0) => Verdict::Deny,
+            _ => return Err(bad_reply("a verdict other than 0 and 1")),
+        },
+        remaining: whole(remaining)?,
+        retry_after_us: match retry_after {
+            Value::Int(-1) => None,
+            found => Some(whole(found)?),
+        },
+        reset_after_us: whole(reset_after)?,
+        delay_us: whole(delay)?,
+    })
+}
+
+fn whole(value: &Value) -> Result<u64, StoreError> {
+    match value {
+        Value::Int(found) => u64::try_from(*found).map_err(|_| bad_reply("a negative number")),
+        _ => Err(bad_reply("something other than an integer")),
+    }
+}
+
+/// The reply itself is not shown: it may be anything, of any length.
+fn bad_reply(found: &str) -> StoreError {
+    StoreError::BadReply(format!("found {found}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ints(numbers: &[i64]) -> Value {
+        Value::Array(numbers.iter().map(|&n| Value::Int(n)).collect())
+    }
+
+    #[test]
+    fn the_source_has_one_first_line() {
+        assert!(source().starts_with("#!lua\n"));
+        assert_eq!(source().matches("#!").count(), 1);
+    }
+
+    #[test]
+    fn a_reply_is_read_as_it_was_meant() {
+        let Ok((now, decisions)) = read_reply(&ints(&[7, 1, 2, 0, 4, 5, 0, 0, -1, 9, 0]), 2) else {
+            panic!("it is a reply")
+        };
+        assert_eq!(now, Timestamp::from_micros(7));
+        let [allowed, denied] = decisions[..] else {
+            panic!("there are two")
+        };
+        assert_eq!(
+            (allowed.verdict, allowed.remaining, allowed.retry_after_us),
+            (Verdict::Allow, 2, Some(0))
+        );
+        assert_eq!((allowed.reset_after_us, allowed.delay_us), (4, 5));
+        assert_eq!(
+            (denied.verdict, denied.retry_after_us),
+            (Verdict::Deny, None)
+        );
+    }
+
+    #[test]
+    fn a_reply_of_any_other_shape_is_refused() {
+        let shapes = [
+            Value::Nil,
+            Value::Okay,
+            Value::Int(1),
+            ints(&[]),
+            ints(&[7]),
+            ints(&[7, 1, 2, 0, 4]),
+            ints(&[7, 1, 2, 0, 4, 5, 1]),
+            ints(&[7, 2, 2, 0, 4, 5]),
+            ints(&[7, 1, -2, 0, 4, 5]),
+            ints(&[7, 1, 2, -2, 4, 5]),
+            ints(&[-7, 1, 2, 0, 4, 5]),
+            ints(&[7, 1, 2, 0, 4, 5, 1, 2, 0, 4, 5]),
+            Value::Array(vec![
+                Value::Int(7),
+                Value::Nil,
+                Value::Nil,
+                Value::Nil,
+                Value::Nil,
+                Value::Nil,
+            ]),
+        ];
+        for shape in shapes {
+            assert!(
+                matches!(read_reply(&shape, 1), Err(StoreError::BadReply(_))),
+                "{shape:?}"
+            );
+        }
+    }
 }

@@ -1,0 +1,232 @@
+//! What both buckets are made of: a debt that is paid back at a steady rate.
+//!
+//! One unit costs `unit` credit and `refill` credit is earned each tick. Both are whole, so no rounding ever makes
+//! or loses a unit. No debt is the same as never seen. Ticks are counted from the stamp, not from the epoch, so
+//! that a wait is late by less than one of them and never early.
+//!
+//! Lua twin: `lua/bucket.lua`, line for line.
+
+use std::num::NonZeroU64;
+
+use super::exact::{Tick, lowest_terms, ticks_of};
+use super::{Cost, EXACT_MAX, Limit, Timestamp, TooLarge, UNITS_MAX};
+
+/// What a store keeps for each entity of a bucket.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct State {
+    /// Credit owed at `stamp`.
+    pub debt: u64,
+    /// When the debt was counted.
+    pub stamp: Timestamp,
+    /// Credit that a unit cost then: an edited limit counts in another one.
+    pub unit: NonZeroU64,
+}
+
+/// The arithmetic of one bucket.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Meter {
+    limit: Limit,
+    burst: NonZeroU64,
+    /// Credit that one unit costs.
+    unit: NonZeroU64,
+    /// Credit earned each tick.
+    refill: NonZeroU64,
+    tick_us: NonZeroU64,
+    /// The debt that `burst` units make.
+    capacity: u64,
+    /// The most debt that is told apart; a price or a refill on top is still exact, and so is the time to earn it.
+    debt_max: u64,
+}
+
+/// A debt as of now.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Owed {
+    pub(super) debt: u64,
+    /// The last tick before now, by the phase of the stamp that was kept.
+    stamp: Timestamp,
+    /// Whether the kept stamp was later than now.
+    pub(super) stepped_back: bool,
+}
+
+impl Meter {
+    pub(super) fn new(limit: Limit, burst: NonZeroU64) -> Result<Self, TooLarge> {
+        ticks_of(limit.window_us)
+            .find_map(|tick| Self::counted_in(tick, limit, burst))
+            .ok_or_else(|| TooLarge {
+                found: burst.get(),
+                largest: largest_burst(limit),
+            })
+    }
+
+    /// The meter that counts in this tick, if everything it can come to is exact.
+    fn counted_in(tick: Tick, limit: Limit, burst: NonZeroU64) -> Option<Self> {
+        let (refill, unit) = lowest_terms(limit.count, tick.per_window);
+        let capacity = unit.get().checked_mul(burst.get())?;
+        let exact = EXACT_MAX.checked_sub(capacity)?.checked_sub(refill.get())?;
+        let earned_in_time = (EXACT_MAX / tick.us).saturating_mul(refill.get());
+        let debt_max = exact.min(earned_in_time);
+        (capacity <= debt_max && burst.get() <= UNITS_MAX).then_some(Self {
+            limit,
+            burst,
+            unit,
+            refill,
+            tick_us: tick.us,
+            capacity,
+            debt_max,
+        })
+    }
+
+    pub(super) const fn limit(&self) -> Limit {
+        self.limit
+    }
+
+    pub(super) const fn burst(&self) -> u64 {
+        self.burst.get()
+    }
+
+    pub(super) const fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    /// What is still owed at `now`.
+    pub(super) fn owed(&self, kept: Option<State>, now: Timestamp) -> Owed {
+        let Some(kept) = kept else {
+            return Owed {
+                debt: 0,
+                stamp: now,
+                stepped_back: false,
+            };
+        };
+        // A stamp from the future means that the clock stepped back: read it as if it were now.
+        let stamp = kept.stamp.min(now);
+        let stepped_back = kept.stamp > now;
+        let then = self.in_own_unit(kept);
+        let elapsed = now.micros_since(stamp) / self.tick_us;
+        // Capped first, so that the product stays exact however long nobody called.
+        let earning = elapsed.min(then.div_ceil(self.refill.get()));
+        let debt = then.saturating_sub(earning.saturating_mul(self.refill.get()));
+        if debt == 0 {
+            return Owed {
+                debt,
+                stamp: now,
+                stepped_back,
+            };
+        }
+        let ticked = stamp
+            .as_micros()
+            .saturating_add(elapsed.saturating_mul(self.tick_us.get()));
+        Owed {
+            debt,
+            stamp: Timestamp::from_micros(ticked),
+            stepped_back,
+        }
+    }
+
+    /// The kept debt. What an edited limit finds is carried over as used units, rounded up.
+    fn in_own_unit(&self, kept: State) -> u64 {
+        if kept.unit == self.unit {
+            return kept.debt.min(self.debt_max);
+        }
+        let used = kept.debt.div_ceil(kept.unit.get());
+        used.min(self.debt_max / self.unit)
+            .saturating_mul(self.unit.get())
+    }
+
+    /// What `cost` takes; only asked of a cost that is at most the burst.
+    pub(super) fn price(&self, cost: Cost) -> u64 {
+        cost.units().saturating_mul(self.unit.get())
+    }
+
+    /// The state to keep once `debt` is owed.
+    pub(super) fn keep(&self, debt: u64, owed: Owed) -> State {
+        State {
+            debt,
+            stamp: owed.stamp,
+            unit: self.unit,
+        }
+    }
+
+    /// Time to earn `credit`. Rounded up: an answer is never early.
+    pub(super) fn micros_to_earn(&self, credit: u64, owed: Owed, now: Timestamp) -> u64 {
+        let ticks = credit.div_ceil(self.refill.get());
+        ticks
+            .saturating_mul(self.tick_us.get())
+            .saturating_sub(now.micros_since(owed.stamp))
+    }
+
+    /// Units that fit on top of `debt`.
+    pub(super) fn room(&self, debt: u64) -> u64 {
+        self.capacity.saturating_sub(debt) / self.unit
+    }
+
+    /// Gives back what `cost` took at `charged_at`, but for what has been refilled since: that is in use again.
+    pub(super) fn refund(
+        &self,
+        kept: State,
+        charged_at: Timestamp,
+        now: Timestamp,
+        cost: Cost,
+    ) -> Option<State> {
+        let owed = self.owed(Some(kept), now);
+        let elapsed = now.micros_since(charged_at).div_ceil(self.tick_us.get());
+        let refilled = elapsed.saturating_mul(self.refill.get());
+        let debt = owed
+            .debt
+            .saturating_sub(self.price(cost).saturating_sub(refilled));
+        (debt > 0).then(|| self.keep(debt, owed))
+    }
+
+    /// The rule of one of `instances`: as fast as its part of the limit, rounded up where it has to be.
+    pub(super) fn share(&self, instances: NonZeroU64) -> Option<Self> {
+        let burst = share_of(self.burst, instances);
+        let slower = self
+            .limit
+            .window_us
+            .checked_mul(instances)
+            .and_then(|window_us| {
+                let limit = Limit {
+                    window_us,
+                    ..self.limit
+                };
+                Self::new(limit, burst).ok()
+            });
+        slower.or_else(|| {
+            let count = share_of(self.limit.count, instances);
+            Self::new(
+                Limit {
+                    count,
+                    ..self.limit
+                },
+                burst,
+            )
+            .ok()
+        })
+    }
+
+    /// What the script takes: burst (units), unit, refill (credit), tick (µs), debt_max (credit).
+    pub(super) const fn script_numbers(&self) -> [u64; 5] {
+        [
+            self.burst.get(),
+            self.unit.get(),
+            self.refill.get(),
+            self.tick_us.get(),
+            self.debt_max,
+        ]
+    }
+}
+
+/// One part of `whole`, rounded up: at least 1.
+pub(super) fn share_of(whole: NonZeroU64, instances: NonZeroU64) -> NonZeroU64 {
+    NonZeroU64::new(whole.get().div_ceil(instances.get())).unwrap_or(NonZeroU64::MIN)
+}
+
+/// The largest burst that some tick counts exactly: [`Meter::counted_in`] solved for it.
+fn largest_burst(limit: Limit) -> u64 {
+    let largest = ticks_of(limit.window_us).map(|tick| {
+        let (refill, unit) = lowest_terms(limit.count, tick.per_window);
+        let exact = EXACT_MAX.saturating_sub(refill.get()) / unit / 2;
+        let earned_in_time = (EXACT_MAX / tick.us).saturating_mul(refill.get()) / unit;
+        exact.min(earned_in_time)
+    });
+    largest.max().unwrap_or(0).min(UNITS_MAX)
+}

@@ -1,0 +1,165 @@
+//! One shard: a map whose states also stand in a row, so that a sweep can go on where the last one stopped.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hash, Hasher};
+
+use crate::check::Check;
+use crate::decide::{Change, State, Timestamp};
+
+/// Of whom and by what: an entity and a policy's generation.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Key {
+    entity: [u8; 16],
+    policy: u64,
+}
+
+/// States by key.
+#[derive(Debug, Default)]
+pub(super) struct Shard {
+    places: HashMap<Key, usize, BuildHasherDefault<Spread>>,
+    slots: Vec<Slot>,
+    /// Where the next sweep goes on.
+    next: usize,
+}
+
+#[derive(Debug)]
+struct Slot {
+    key: Key,
+    state: State,
+    /// From when on it equals a fresh state.
+    fresh_at: Timestamp,
+}
+
+impl Key {
+    /// The key of what `check`'s policy has counted for its entity.
+    pub(super) fn of(check: &Check<'_>) -> Self {
+        // FNV-1a: names are few, short, and the operator's own.
+        let start = 0xcbf2_9ce4_8422_2325 ^ u64::from(check.policy.generation.0);
+        let fold = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        Self {
+            entity: check.entity.0,
+            policy: check.policy.name.bytes().fold(start, fold),
+        }
+    }
+
+    /// Which of `shards` it belongs to. An entity's states may lie in several.
+    pub(super) fn shard(&self, shards: usize) -> usize {
+        // Other bits than the map's own hash uses first.
+        let [.., a, b] = self.entity;
+        let policy = usize::try_from(self.policy >> 48).unwrap_or_default();
+        (usize::from(a) << 8 | usize::from(b)).wrapping_add(policy) % shards
+    }
+}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        // Eight bytes of the entity are enough: it is a keyed hash, which nobody outside can aim.
+        let [a, b, c, d, e, f, g, h, ..] = self.entity;
+        state.write_u64(u64::from_le_bytes([a, b, c, d, e, f, g, h]) ^ self.policy);
+    }
+}
+
+/// Takes the hash that a key already is.
+#[derive(Debug, Default)]
+pub(super) struct Spread(u64);
+
+impl Hasher for Spread {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.0 = (self.0.rotate_left(5) ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+}
+
+impl Shard {
+    pub(super) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    pub(super) fn get(&self, key: &Key) -> Option<&State> {
+        let place = *self.places.get(key)?;
+        self.slots.get(place).map(|slot| &slot.state)
+    }
+
+    /// Makes the change; the state then equals a fresh one from `fresh_at` on.
+    pub(super) fn apply(&mut self, key: Key, change: Change, fresh_at: Timestamp) {
+        if change == Change::None {
+            return;
+        }
+        let slots = &mut self.slots;
+        let place = *self.places.entry(key).or_insert(slots.len());
+        if let Some(slot) = slots.get_mut(place) {
+            slot.fresh_at = fresh_at;
+            change.apply_to(&mut slot.state);
+        } else {
+            let mut state = None;
+            change.apply(&mut state);
+            slots.extend(state.map(|state| Slot {
+                key,
+                state,
+                fresh_at,
+            }));
+        }
+    }
+
+    /// Lets `change` make another state of the one that is kept, or nothing: then it says true.
+    pub(super) fn replace(
+        &mut self,
+        key: &Key,
+        change: impl FnOnce(State) -> Option<State>,
+    ) -> bool {
+        let Some(&place) = self.places.get(key) else {
+            return false;
+        };
+        let Some(slot) = self.slots.get_mut(place) else {
+            return false;
+        };
+        match change(slot.state.clone()) {
+            Some(state) => slot.state = state,
+            None => self.remove(place),
+        }
+        self.places.get(key).is_none()
+    }
+
+    /// Looks at the next `limit` states, drops those that are fresh but for `spared`, and says how many went.
+    pub(super) fn sweep(&mut self, limit: usize, now: Timestamp, spared: &[Key]) -> usize {
+        let mut dropped = 0;
+        for _ in 0..limit.min(self.slots.len()) {
+            if self.next >= self.slots.len() {
+                self.next = 0;
+            }
+            let is_droppable = |slot: &Slot| slot.fresh_at <= now && !spared.contains(&slot.key);
+            if self.slots.get(self.next).is_some_and(is_droppable) {
+                self.remove(self.next);
+                dropped += 1;
+            } else {
+                self.next += 1;
+            }
+        }
+        dropped
+    }
+
+    /// Removes the state at this place; the last one takes it.
+    fn remove(&mut self, place: usize) {
+        if place >= self.slots.len() {
+            return;
+        }
+        let gone = self.slots.swap_remove(place);
+        self.places.remove(&gone.key);
+        if let Some(moved) = self.slots.get(place) {
+            self.places.insert(moved.key, place);
+        }
+        if self.slots.capacity() > 64 && self.slots.len() < self.slots.capacity() / 4 {
+            self.slots.shrink_to(self.slots.len() * 2);
+            self.places.shrink_to(self.slots.len() * 2);
+        }
+    }
+}

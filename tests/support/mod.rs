@@ -1,0 +1,13 @@
+//! What several tests stand on.
+#![allow(
+    dead_code,
+    clippy::allow_attributes,
+    reason = "each test binary uses a part of it"
+)]
+
+pub(crate) mod gateway;
+pub(crate) mod http;
+pub(crate) mod origin;
+pub(crate) mod policies;
+pub(crate) mod traces;
+pub(crate) mod valkey;

@@ -1,0 +1,53 @@
+//! Policies and checks made by hand.
+
+use std::sync::Arc;
+
+use tollgate::check::{
+    Check, EntityKey, Generation, KeySource, Mode, OnMissingKey, OnStoreFailure, Policy, Scope,
+    Unit,
+};
+use tollgate::decide::{Cost, Rule};
+
+/// An enforced policy with this rule.
+pub(crate) fn policy(name: &str, rule: Rule) -> Policy {
+    Policy {
+        name: Arc::from(name),
+        index: 0,
+        generation: Generation(0x00c0_ffee),
+        share: rule.clone(),
+        rule,
+        key: Box::new([KeySource::Ip]),
+        on_missing_key: OnMissingKey::Skip,
+        on_store_failure: OnStoreFailure::Local,
+        scope: Scope::Shared,
+        mode: Mode::Enforce,
+        unit: Unit::Requests,
+        reject: 0,
+        advertise: true,
+    }
+}
+
+/// A check of the policy, enforced.
+pub(crate) fn check(policy: &Policy, entity: u64, cost: u64) -> Check<'_> {
+    Check {
+        policy,
+        rule: &policy.rule,
+        entity: self::entity(entity),
+        cost: Cost::new(cost),
+        shadow: false,
+    }
+}
+
+/// An entity with this number, spread like a hash.
+pub(crate) fn entity(number: u64) -> EntityKey {
+    let spread = |salt: u64| {
+        (number ^ salt)
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            .rotate_left(29)
+            .to_be_bytes()
+    };
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&spread(0));
+    bytes[8..].copy_from_slice(&spread(0x5555));
+    EntityKey(bytes)
+}
