@@ -170,6 +170,15 @@ pub(crate) fn free_address() -> SocketAddr {
     listener.local_addr().unwrap()
 }
 
+/// A file with a secret for the keys, that all gateways of a test run share.
+pub(crate) fn secret_file() -> PathBuf {
+    let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("key_secret");
+    if !file.exists() {
+        fs::write(&file, "a secret of tests, long enough").unwrap();
+    }
+    file
+}
+
 /// A folder of the test's own.
 pub(crate) fn scratch() -> PathBuf {
     static NEXT: AtomicUsize = AtomicUsize::new(0);

@@ -5,6 +5,7 @@
     reason = "each test binary uses a part of it"
 )]
 
+pub(crate) mod crowd;
 pub(crate) mod gateway;
 pub(crate) mod http;
 pub(crate) mod origin;
