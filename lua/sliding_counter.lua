@@ -45,15 +45,15 @@ end
 
 function sliding_counter.decide(rule, kept, now, cost)
   local id, current, previous = counts_at(rule, kept, now)
-  local into = fmod(now, rule.window_us)
-  local ends_after = rule.window_us - into
+  local since_start = fmod(now, rule.window_us)
+  local ends_after = rule.window_us - since_start
   local function keep(count)
     local width = width_of(max(count, previous))
     return struct.pack(">I6I" .. width .. "I" .. width, id, count, previous)
   end
   -- What counts now: all of the current window, and the share of the previous one that is inside.
   local function estimate(count)
-    local elapsed = div(into, rule.tick_us)
+    local elapsed = div(since_start, rule.tick_us)
     return count + div(previous * (rule.ticks - elapsed), rule.ticks)
   end
   local function answer(allowed, count, retry_after)
@@ -70,7 +70,7 @@ function sliding_counter.decide(rule, kept, now, cost)
     local room = rule.limit - cost
     if room >= current then
       local elapsed = fades_at(rule, previous, room - current)
-      if elapsed < rule.ticks then return elapsed * rule.tick_us - into end
+      if elapsed < rule.ticks then return elapsed * rule.tick_us - since_start end
     end
     return ends_after + fades_at(rule, current, room) * rule.tick_us
   end

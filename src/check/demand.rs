@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{Check, Policy};
+use super::entity::{Caller, Entity, entity};
+use super::{Check, KeySecret, KeySource, Mode, OnMissingKey, Policy};
 use crate::decide::Cost;
 
 /// A policy at its place on a route.
@@ -34,11 +35,82 @@ pub struct Demanded<'a> {
     pub missing: Vec<&'a Policy>,
 }
 
-/// stub
-pub fn demand<'a>(
-    _d: &'a [Demand],
-    _c: &super::entity::Caller<'_>,
-    _s: &super::KeySecret,
-) -> Demanded<'a> {
-    unimplemented!()
+/// Says what the request has to pass: reads the keys of the route's policies, and makes the checks.
+///
+/// Of alternatives the first whose key is complete counts, and the others say nothing; if none is, the last one's
+/// `on_missing_key` rules. A policy in shadow denies nobody whose key is missing: it is skipped. One that stands in
+/// the list twice takes both costs in one check.
+#[must_use]
+pub fn demand<'a>(demands: &'a [Demand], caller: &Caller<'_>, secret: &KeySecret) -> Demanded<'a> {
+    let mut demanded = Demanded::default();
+    let mut entities = Entities {
+        caller,
+        secret,
+        known: Vec::new(),
+    };
+    for demand in demands {
+        let chosen = match demand {
+            Demand::One(only) => Some(only).filter(|u| is_on(u)),
+            Demand::FirstOf(alternatives) => {
+                let mut on = alternatives.iter().filter(|u| is_on(u));
+                let complete = on.clone().find(|u| entities.of(&u.policy.key).complete);
+                complete.or_else(|| on.next_back())
+            }
+        };
+        if let Some(chosen) = chosen {
+            let entity = entities.of(&chosen.policy.key);
+            demanded.add(chosen, entity);
+        }
+    }
+    demanded
+}
+
+fn is_on(place: &Use) -> bool {
+    place.policy.mode != Mode::Off
+}
+
+impl<'a> Demanded<'a> {
+    fn add(&mut self, place: &'a Use, entity: Entity) {
+        let policy: &'a Policy = &place.policy;
+        let shadow = policy.mode == Mode::Shadow;
+        match policy.on_missing_key {
+            _ if entity.complete => {}
+            OnMissingKey::Empty => {}
+            OnMissingKey::Deny if !shadow => return self.missing.push(policy),
+            OnMissingKey::Deny | OnMissingKey::Skip => return self.skipped.push(policy),
+        }
+        if let Some(same) = self
+            .checks
+            .iter_mut()
+            .find(|c| c.policy.name == policy.name)
+        {
+            same.cost = Cost::new(same.cost.units().saturating_add(place.cost.units()));
+            return;
+        }
+        self.checks.push(Check {
+            policy,
+            rule: &policy.rule,
+            entity: entity.key,
+            cost: place.cost,
+            shadow,
+        });
+    }
+}
+
+/// Whom each key stands for on this request, read and hashed once.
+struct Entities<'c> {
+    caller: &'c Caller<'c>,
+    secret: &'c KeySecret,
+    known: Vec<(&'c [KeySource], Entity)>,
+}
+
+impl<'c> Entities<'c> {
+    fn of(&mut self, key: &'c [KeySource]) -> Entity {
+        if let Some((_, found)) = self.known.iter().find(|(known, _)| *known == key) {
+            return *found;
+        }
+        let found = entity(key, self.caller, self.secret);
+        self.known.push((key, found));
+        found
+    }
 }

@@ -5,8 +5,13 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::str::FromStr;
 use std::sync::Arc;
 
+use thiserror::Error;
+use uuid::Uuid;
+
+use super::read;
 use crate::client::address::Prefixes;
 use crate::request::RequestView;
 
@@ -43,6 +48,15 @@ pub struct KeySecret([u8; 32]);
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct EntityKey(pub [u8; 16]);
 
+/// What a key comes to for one request.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Entity {
+    /// Whom it counts. What is missing counts too: all who lack the same parts are one entity.
+    pub key: EntityKey,
+    /// Whether every part was there.
+    pub complete: bool,
+}
+
 /// All that keys are read from.
 #[derive(Clone, Copy, Debug)]
 pub struct Caller<'a> {
@@ -64,13 +78,201 @@ impl fmt::Debug for KeySecret {
     }
 }
 
-impl EntityKey {
-    /// stub
-    pub fn short_hash(&self) -> String {
-        String::new()
+impl KeySecret {
+    /// The fewest bytes that a secret has.
+    pub const LENGTH_MIN: usize = 16;
+
+    /// The secret made of these bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`SecretTooShort`] when they are fewer than [`Self::LENGTH_MIN`].
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, SecretTooShort> {
+        if bytes.len() < Self::LENGTH_MIN {
+            return Err(SecretTooShort { found: bytes.len() });
+        }
+        Ok(Self(blake3::derive_key(
+            "tollgate 2026-01 key of entity hashes",
+            bytes,
+        )))
+    }
+
+    /// A secret of this process, from the system's randomness. What it hashes means nothing to another process.
+    #[must_use]
+    pub fn generate() -> Self {
+        let mut hasher =
+            blake3::Hasher::new_derive_key("tollgate 2026-01 random key of entity hashes");
+        for _ in 0..4 {
+            // 122 random bits each.
+            hasher.update(Uuid::new_v4().as_bytes());
+        }
+        Self(*hasher.finalize().as_bytes())
     }
 }
-/// stub
-pub fn hashed_address(_s: &KeySecret, _ip: IpAddr) -> String {
-    String::new()
+
+/// A secret that could be guessed.
+#[derive(Clone, Copy, Debug, Eq, Error, PartialEq)]
+#[error(
+    "a secret of {found} bytes is too short; it takes at least {}",
+    KeySecret::LENGTH_MIN
+)]
+pub struct SecretTooShort {
+    /// How many bytes there were.
+    pub found: usize,
+}
+
+impl EntityKey {
+    /// Twelve hexadecimal digits, to tell entities apart in a log.
+    #[must_use]
+    pub fn short_hash(&self) -> String {
+        let [a, b, c, d, e, f, ..] = self.0;
+        format!("{a:02x}{b:02x}{c:02x}{d:02x}{e:02x}{f:02x}")
+    }
+}
+
+/// Reads the parts of `key` from the request, and hashes them to whom they stand for.
+///
+/// Every part goes in with its source and its length, and a missing one with a tag of its own: no two different
+/// callers come to the same bytes.
+#[must_use]
+pub fn entity(key: &[KeySource], caller: &Caller<'_>, secret: &KeySecret) -> Entity {
+    let mut hasher = blake3::Hasher::new_keyed(&secret.0);
+    let mut complete = true;
+    let mut add = |part: &[u8]| {
+        hasher.update(&u64::try_from(part.len()).unwrap_or(u64::MAX).to_le_bytes());
+        hasher.update(part);
+    };
+    for source in key {
+        let (word, name) = source.words();
+        add(word.as_bytes());
+        add(name.as_bytes());
+        if let KeySource::IpPrefix(bits) = source {
+            add(&[*bits]);
+        }
+        match read::part(source, caller) {
+            Some(value) => {
+                add(b"+");
+                add(&value);
+            }
+            None => {
+                add(b"-");
+                complete = false;
+            }
+        }
+    }
+    let [head @ .., _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _] = *hasher.finalize().as_bytes();
+    Entity {
+        key: EntityKey(head),
+        complete,
+    }
+}
+
+impl KeySource {
+    /// Whether a request may come without it. A path parameter belongs to the route, and an address to nearly every
+    /// request: only one from a socket without addresses lacks it.
+    #[must_use]
+    pub const fn can_be_missing(&self) -> bool {
+        matches!(self, Self::Header(_) | Self::Cookie(_) | Self::Query(_))
+    }
+
+    /// What is written before the colon, and after it.
+    fn words(&self) -> (&'static str, &str) {
+        match self {
+            Self::Ip => ("ip", ""),
+            Self::IpPrefix(_) => ("ip/", ""),
+            Self::Header(name) => ("header", name.as_str()),
+            Self::Cookie(name) => ("cookie", name),
+            Self::Query(name) => ("query", name),
+            Self::Path(name) => ("path", name),
+            Self::Method => ("method", ""),
+            Self::Host => ("host", ""),
+            Self::Route => ("route", ""),
+            Self::Global => ("global", ""),
+        }
+    }
+}
+
+impl fmt::Display for KeySource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self, self.words()) {
+            (Self::IpPrefix(bits), (word, _)) => write!(f, "{word}{bits}"),
+            (_, (word, "")) => f.write_str(word),
+            (_, (word, name)) => write!(f, "{word}:{name}"),
+        }
+    }
+}
+
+/// A spelling that names no key source.
+#[derive(Clone, Debug, Eq, Error, PartialEq)]
+pub enum BadKeySource {
+    /// Not one of the words there are.
+    #[error(
+        "`{0}` is not a key source; write ip, ip/PREFIX, header:NAME, cookie:NAME, query:NAME, path:PARAM, method, \
+         host, route or global"
+    )]
+    Unknown(String),
+    /// A prefix that no address has.
+    #[error("`{0}` is not a prefix of an address; write 1 to 128 bits, as in \"ip/56\"")]
+    Prefix(String),
+    /// No name, or one that cannot be.
+    #[error("`{name}` cannot name a {word}; write \"{word}:NAME\"")]
+    Name {
+        /// What is written before the colon.
+        word: &'static str,
+        /// What was found after it.
+        name: String,
+    },
+}
+
+impl FromStr for KeySource {
+    type Err = BadKeySource;
+
+    fn from_str(text: &str) -> Result<Self, BadKeySource> {
+        if let Some(bits) = text.strip_prefix("ip/") {
+            let number = bits
+                .parse()
+                .ok()
+                .filter(|n: &u8| (1..=128).contains(n) && n.to_string() == bits);
+            return number
+                .map(Self::IpPrefix)
+                .ok_or_else(|| BadKeySource::Prefix(bits.to_owned()));
+        }
+        let (word, name) = text
+            .split_once(':')
+            .map_or((text, None), |(word, name)| (word, Some(name)));
+        let named = |word: &'static str| {
+            // Cookies are named by tokens, as header fields are; a query may name anything.
+            let name = name.unwrap_or_default();
+            let fits = match word {
+                "header" | "cookie" => http::HeaderName::from_bytes(name.as_bytes()).is_ok(),
+                _ => !name.is_empty(),
+            };
+            let bad = || BadKeySource::Name {
+                word,
+                name: name.to_owned(),
+            };
+            fits.then_some(name).ok_or_else(bad)
+        };
+        match (word, name) {
+            ("ip", None) => Ok(Self::Ip),
+            ("method", None) => Ok(Self::Method),
+            ("host", None) => Ok(Self::Host),
+            ("route", None) => Ok(Self::Route),
+            ("global", None) => Ok(Self::Global),
+            ("header", _) => {
+                let name = named("header")?;
+                let bad = |_| BadKeySource::Name {
+                    word: "header",
+                    name: name.to_owned(),
+                };
+                http::HeaderName::from_bytes(name.as_bytes())
+                    .map(Self::Header)
+                    .map_err(bad)
+            }
+            ("cookie", _) => Ok(Self::Cookie(named("cookie")?.into())),
+            ("query", _) => Ok(Self::Query(named("query")?.into())),
+            ("path", _) => Ok(Self::Path(named("path")?.into())),
+            _ => Err(BadKeySource::Unknown(text.to_owned())),
+        }
+    }
 }

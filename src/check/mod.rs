@@ -2,10 +2,11 @@
 
 pub mod demand;
 pub mod entity;
+mod read;
 
 use std::sync::Arc;
 
-pub use demand::{Demand, Demanded, Use};
+pub use demand::{Demand, Demanded, Use, demand};
 pub use entity::{EntityKey, KeySecret, KeySource};
 
 use crate::decide::{Cost, Decision, Rule, Verdict};

@@ -48,6 +48,10 @@ fn is_denial(decision: &Decision) -> bool {
 }
 
 #[cfg(test)]
+#[expect(
+    clippy::unwrap_used,
+    reason = "a test that cannot go on should stop loudly"
+)]
 mod tests {
     use std::num::NonZeroU64;
 
@@ -56,12 +60,10 @@ mod tests {
 
     fn rule(count: u64) -> Rule {
         let limit = Limit {
-            count: NonZeroU64::new(count).unwrap_or(NonZeroU64::MIN),
-            window_us: NonZeroU64::new(1_000_000).unwrap_or(NonZeroU64::MIN),
+            count: NonZeroU64::new(count).unwrap(),
+            window_us: NonZeroU64::new(1_000_000).unwrap(),
         };
-        FixedWindow::new(limit, Anchor::Epoch)
-            .map(Rule::FixedWindow)
-            .unwrap_or_else(|e| panic!("{e}"))
+        Rule::FixedWindow(FixedWindow::new(limit, Anchor::Epoch).unwrap())
     }
 
     fn decide(limits_costs_shadows: &[(u64, u64, bool)]) -> Vec<(bool, u64, bool)> {

@@ -335,7 +335,7 @@ impl Change {
             (change, Some(kept)) => change.apply_to(kept),
             (Self::Keep(state), kept) => *kept = Some(state),
             (Self::Log(entry), kept) => {
-                *kept = Some(State::SlidingLog(sliding_log::State::of(entry)))
+                *kept = Some(State::SlidingLog(sliding_log::State::of(entry)));
             }
         }
     }

@@ -118,7 +118,7 @@ impl SlidingCounter {
         retry_after_us: Option<u64>,
     ) -> Decision {
         let window_us = self.limit.window_us.get();
-        let ends_after = window_us.saturating_sub(self.into_window(now));
+        let ends_after = window_us.saturating_sub(self.since_start(now));
         Decision {
             verdict,
             remaining: self
@@ -160,7 +160,7 @@ impl SlidingCounter {
     /// What counts now: all of the current window, and the share of the previous one that is inside.
     fn estimate(&self, counts: State, now: Timestamp) -> u64 {
         let ticks = self.tick.per_window.get();
-        let elapsed = self.into_window(now) / self.tick.us;
+        let elapsed = self.since_start(now) / self.tick.us;
         let inside = counts
             .previous
             .saturating_mul(ticks.saturating_sub(elapsed))
@@ -168,24 +168,24 @@ impl SlidingCounter {
         counts.current.saturating_add(inside)
     }
 
-    fn into_window(&self, now: Timestamp) -> u64 {
+    fn since_start(&self, now: Timestamp) -> u64 {
         now.as_micros() % self.limit.window_us
     }
 
     /// How long until `cost` is allowed, in this window or in the next, where the current count is the previous one.
     fn wait(&self, counts: State, now: Timestamp, cost: Cost) -> u64 {
-        let into = self.into_window(now);
+        let since_start = self.since_start(now);
         let room = self.limit.count.get().saturating_sub(cost.units());
         if let Some(left) = room.checked_sub(counts.current) {
             let elapsed = self.fades_at(counts.previous, left);
             if elapsed < self.tick.per_window.get() {
                 return elapsed
                     .saturating_mul(self.tick.us.get())
-                    .saturating_sub(into);
+                    .saturating_sub(since_start);
             }
         }
         let elapsed = self.fades_at(counts.current, room);
-        let ends_after = self.limit.window_us.get().saturating_sub(into);
+        let ends_after = self.limit.window_us.get().saturating_sub(since_start);
         ends_after.saturating_add(elapsed.saturating_mul(self.tick.us.get()))
     }
 

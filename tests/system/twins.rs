@@ -6,12 +6,15 @@ use std::num::NonZeroUsize;
 use redis::Value;
 use tollgate::check::{Check, Policy};
 use tollgate::clock::{Clock, ManualClock};
-use tollgate::decide::{Ask, Change, Cost, Decision, State, Timestamp, decide_all};
+use tollgate::decide::{
+    Anchor, Ask, Change, Cost, Decision, FixedWindow, LeakyBucket, Rule, SlidingCounter,
+    SlidingLog, State, Timestamp, TokenBucket, Verdict, decide_all,
+};
 use tollgate::store::local::LocalStore;
 use tollgate::store::valkey::script;
 
 use crate::support::policies::{check, policy};
-use crate::support::traces::{Gap, cases, random_cost, random_rule, random_window};
+use crate::support::traces::{Gap, cases, limit, random_cost, random_rule, random_window, whole};
 use crate::support::valkey::Valkey;
 
 /// A test's clock is not the server's: its keys live longer than the test.
@@ -195,4 +198,101 @@ fn the_three_agree_on_several_checks_at_once() {
         }
     }
     triple.script.expect_expiries();
+}
+
+/// What a key costs the server, after 1,000 requests at 1,000 an hour, against the usual state of each kind: a string
+/// counter for windows, a sorted set with a member a request for the log, hashes for buckets.
+#[test]
+fn a_key_is_as_small_as_promised() {
+    let valkey = Valkey::start();
+    let mut script = Script::load(&valkey);
+    let hour_us = 3_600_000_000;
+    let limit = limit(1_000, hour_us);
+    let burst = whole(1_000);
+    let rules = [
+        (
+            "fixed",
+            Rule::FixedWindow(FixedWindow::new(limit, Anchor::Epoch).unwrap()),
+            "string",
+            130,
+        ),
+        (
+            "count",
+            Rule::SlidingCounter(SlidingCounter::new(limit, false).unwrap()),
+            "string",
+            130,
+        ),
+        (
+            "token",
+            Rule::TokenBucket(TokenBucket::new(limit, burst).unwrap()),
+            "hash",
+            100,
+        ),
+        (
+            "leaky",
+            Rule::LeakyBucket(LeakyBucket::new(limit, burst, None).unwrap()),
+            "hash",
+            100,
+        ),
+        (
+            "s-log",
+            Rule::SlidingLog(SlidingLog::new(limit).unwrap()),
+            "zset",
+            20,
+        ),
+    ];
+    for (name, rule, usual, percent_max) in rules {
+        let policy = policy(name, rule);
+        let check = check(&policy, 1, 1);
+        let key = tollgate::store::valkey::key::key("t", &check);
+        // The same length, whatever the kind.
+        let usual_key = key.replace(name, "usual");
+        let start = 1_700_000_000_000_000 / hour_us * hour_us;
+        let connection = |script: &mut Script, cmd: &redis::Cmd| -> i64 {
+            cmd.query(&mut script.connection).unwrap()
+        };
+        for n in 0..1_000_u64 {
+            let now = start + n * hour_us / 1_000;
+            let decisions = script.decide(&[check], Timestamp::from_micros(now));
+            assert_eq!(decisions[0].verdict, Verdict::Allow);
+            let now_ms = now / 1_000;
+            let mut usual_call = redis::Cmd::new();
+            match usual {
+                "string" => usual_call.arg("INCR").arg(&usual_key),
+                "hash" => usual_call
+                    .arg("HSET")
+                    .arg(&usual_key)
+                    .arg("tokens")
+                    .arg("999.0003")
+                    .arg("ts")
+                    .arg(now_ms),
+                _ => usual_call
+                    .arg("ZADD")
+                    .arg(&usual_key)
+                    .arg(now_ms)
+                    .arg(format!("{now_ms}-{n}")),
+            };
+            connection(&mut script, &usual_call);
+        }
+        connection(
+            &mut script,
+            redis::cmd("PEXPIRE").arg(&usual_key).arg(7_200_000),
+        );
+        let mut size = |key: &str| {
+            let usage = redis::cmd("MEMORY")
+                .arg("USAGE")
+                .arg(key)
+                .arg("SAMPLES")
+                .arg(0)
+                .clone();
+            connection(&mut script, &usage)
+        };
+        let (ours, theirs) = (size(&key), size(&usual_key));
+        println!("{name}: {ours} bytes, {usual} {theirs}");
+        assert!(
+            ours * 100 <= theirs * percent_max,
+            "{name}: {ours} bytes, {usual} {theirs}"
+        );
+        connection(&mut script, redis::cmd("DEL").arg(&usual_key));
+    }
 }

@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
+use std::mem;
 
 use crate::check::Check;
-use crate::decide::{Change, State, Timestamp};
+use crate::decide::{Change, State, Timestamp, sliding_log};
 
 /// Of whom and by what: an entity and a policy's generation.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -122,11 +123,15 @@ impl Shard {
         let Some(slot) = self.slots.get_mut(place) else {
             return false;
         };
-        match change(slot.state.clone()) {
+        let kept = mem::replace(
+            &mut slot.state,
+            State::SlidingLog(sliding_log::State::default()),
+        );
+        match change(kept) {
             Some(state) => slot.state = state,
             None => self.remove(place),
         }
-        self.places.get(key).is_none()
+        !self.places.contains_key(key)
     }
 
     /// Looks at the next `limit` states, drops those that are fresh but for `spared`, and says how many went.
