@@ -1,1 +1,3 @@
-
+mod answers;
+mod client;
+mod routes;
