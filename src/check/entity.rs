@@ -58,6 +58,14 @@ pub struct Caller<'a> {
     pub params: &'a [(Arc<str>, String)],
 }
 
+impl KeySecret {
+    /// A secret of 32 bytes.
+    #[must_use]
+    pub const fn new(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+}
+
 impl fmt::Debug for KeySecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("KeySecret(…)")
