@@ -10,7 +10,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, fmt};
 
-use super::EXIT_CONFIG;
+use super::EX_CONFIG;
 use crate::config::{self, Logs};
 use crate::proxy::serve;
 
@@ -23,10 +23,12 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> ExitCode {
-    let loaded = config::load(&args.config, &config::LoadOptions::from_env());
-    eprint!("{}", loaded.diagnostics.render());
+    let loaded = config::load(&args.config, &config::LoadOptions::from_process());
+    for diagnostic in &loaded.diagnostics {
+        eprintln!("{diagnostic}");
+    }
     let Some(config) = loaded.config else {
-        return ExitCode::from(EXIT_CONFIG);
+        return ExitCode::from(EX_CONFIG);
     };
     log_to_stderr(&config.logs);
     match serve::run(config) {

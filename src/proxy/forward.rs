@@ -82,7 +82,20 @@ pub fn request_head(
     let Some(route) = &ctx.route else {
         return Ok(());
     };
-    for (name, value) in forwarded::outgoing(&original.headers, ctx.peer_ip, ctx.client) {
+    let host = original
+        .headers
+        .get(HOST)
+        .and_then(|host| host.to_str().ok())
+        .unwrap_or_default();
+    let fields = forwarded::outgoing(
+        &gateway.config.client_ip,
+        ctx.client,
+        ctx.peer_ip,
+        host,
+        false,
+        &original.headers,
+    );
+    for (name, value) in fields {
         match value {
             Some(value) => forwarded_head.insert_header(name, value)?,
             None => {

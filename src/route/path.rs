@@ -196,10 +196,3 @@ fn readable(bytes: Vec<u8>) -> String {
             .collect(),
     }
 }
-
-impl Normalised {
-    /// stub
-    pub fn new(_p: &str) -> Result<Self, ()> {
-        Err(())
-    }
-}

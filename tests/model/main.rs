@@ -1,3 +1,15 @@
-mod answers;
+//! What needs no socket and no clock.
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test that cannot go on should stop loudly"
+)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
 mod client;
 mod routes;
+mod vectors;

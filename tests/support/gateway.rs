@@ -183,8 +183,8 @@ pub(crate) fn secret_file() -> PathBuf {
 pub(crate) fn scratch() -> PathBuf {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
-        .join(format!("{}-{number}", std::process::id()));
+    let folder =
+        PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{number}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
     folder
 }

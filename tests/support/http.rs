@@ -115,8 +115,7 @@ impl Connection {
             loop {
                 let mut size = String::new();
                 self.stream.read_line(&mut size)?;
-                let size =
-                    usize::from_str_radix(size.trim_end(), 16).map_err(io::Error::other)?;
+                let size = usize::from_str_radix(size.trim_end(), 16).map_err(io::Error::other)?;
                 let mut chunk = vec![0; size + 2];
                 self.stream.read_exact(&mut chunk)?;
                 if size == 0 {
@@ -143,7 +142,10 @@ impl Connection {
         fields: &[(&str, &str)],
     ) -> io::Result<Response> {
         let mut request = format!("{method} {target} HTTP/1.1\r\n");
-        if !fields.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
+        if !fields
+            .iter()
+            .any(|(name, _)| name.eq_ignore_ascii_case("host"))
+        {
             request.push_str("Host: api.example\r\n");
         }
         for (name, value) in fields {

@@ -118,8 +118,7 @@ fn serve(stream: TcpStream, seen: &Mutex<Vec<Seen>>) -> io::Result<()> {
             loop {
                 let mut size = String::new();
                 reader.read_line(&mut size)?;
-                let size =
-                    usize::from_str_radix(size.trim_end(), 16).map_err(io::Error::other)?;
+                let size = usize::from_str_radix(size.trim_end(), 16).map_err(io::Error::other)?;
                 let mut chunk = vec![0; size + 2];
                 reader.read_exact(&mut chunk)?;
                 if size == 0 {

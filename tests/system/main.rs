@@ -10,4 +10,6 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod exactly;
+mod store_failure;
 mod twins;

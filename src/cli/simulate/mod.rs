@@ -57,7 +57,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(Stop::Failed(why)) => failed(&why),
-        Err(Stop::Config) => ExitCode::from(super::EXIT_CONFIG),
+        Err(Stop::Config) => ExitCode::from(super::EX_CONFIG),
         // Whoever read the output has had enough, as `head` does.
         Err(Stop::OutputClosed) => ExitCode::SUCCESS,
     }

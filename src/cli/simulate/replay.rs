@@ -47,9 +47,15 @@ pub(super) async fn run(
     json: bool,
 ) -> Result<(), Stop> {
     // What a policy decides needs no file that it names, and no store.
-    let loaded = config::load(path, &config::LoadOptions::from_env().without_io());
+    let options = config::LoadOptions {
+        io: false,
+        ..config::LoadOptions::from_process()
+    };
+    let loaded = config::load(path, &options);
     let Some(config) = loaded.config else {
-        eprint!("{}", loaded.diagnostics.render());
+        for diagnostic in &loaded.diagnostics {
+            eprintln!("{diagnostic}");
+        }
         return Err(Stop::Config);
     };
     let Some(policy) = config.policies.iter().find(|policy| &*policy.name == name) else {

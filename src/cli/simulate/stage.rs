@@ -14,6 +14,7 @@ use crate::check::{
     Unit,
 };
 use crate::clock::{Clock, ManualClock};
+use crate::config::store_settings;
 use crate::decide::{
     Anchor, Cost, Decision, FixedWindow, LeakyBucket, Limit, Rule, SlidingCounter, SlidingLog,
     Timestamp, TokenBucket, TooLarge,
@@ -42,9 +43,7 @@ impl FromStr for StoreChoice {
         if text == "local" {
             return Ok(Self::Local);
         }
-        let mut settings = Settings::from_url(text).map_err(|error| error.to_string())?;
-        settings.timeout = TIMEOUT;
-        Ok(Self::Valkey(settings))
+        store_settings(text, TIMEOUT).map(Self::Valkey)
     }
 }
 
