@@ -82,19 +82,16 @@ pub(super) fn is_near(rulings: &[Ruling<'_>]) -> bool {
 
 impl<'a> Item<'a> {
     fn of(ruling: &'a Ruling<'a>, place: usize, retry_after_s: Option<u64>) -> Self {
-        let remaining = ruling.decision.remaining;
-        let mut after_s = more_after_s(ruling);
-        if let (Some(after), Some(retry)) = (after_s, retry_after_s) {
-            // Of a policy that denies, the retry itself is proof of more. Of another one nothing earlier is known.
-            after_s = if ruling.denies() {
-                Some(after.min(retry))
-            } else {
-                Some(after).filter(|&a| a <= retry)
-            };
-        }
+        let more = more_after_s(ruling);
         let remaining = match ruling.check.rule {
-            Rule::FixedWindow(_) => paced(ruling, after_s),
-            _ => remaining,
+            Rule::FixedWindow(_) => paced(ruling, more),
+            _ => ruling.decision.remaining,
+        };
+        let after_s = match (more, retry_after_s) {
+            // The retry itself is proof that there is more by then.
+            (Some(more), Some(retry)) if ruling.denies() => Some(more.min(retry)),
+            (Some(more), Some(retry)) => Some(more).filter(|_| more <= retry),
+            _ => more,
         };
         Self {
             ruling,
