@@ -10,6 +10,7 @@ pub mod template;
 pub mod words;
 
 use bytes::Bytes;
+use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use crate::check::Ruling;
@@ -171,6 +172,22 @@ impl Default for Reject {
             bodies: Vec::new(),
             cors: Vec::new(),
         }
+    }
+}
+
+impl Reject {
+    /// Whether a configured field of this name is left out: it would break the body's framing, or let a cache hand one
+    /// client's denial to another.
+    #[must_use]
+    pub fn is_reserved(name: &HeaderName) -> bool {
+        [
+            CACHE_CONTROL,
+            CONNECTION,
+            CONTENT_LENGTH,
+            CONTENT_TYPE,
+            TRANSFER_ENCODING,
+        ]
+        .contains(name)
     }
 }
 

@@ -342,13 +342,12 @@ fn finish(
     }
 }
 
-/// The operator's fields stand instead of ours, but for what frames the body; `Vary` stands beside it.
+/// The operator's fields stand instead of ours, but for those that are reserved; `Vary` stands beside it.
 fn add_configured(configured: &[(HeaderName, HeaderValue)], headers: &mut HeaderMap) {
-    let framing = [header::CONTENT_LENGTH, header::TRANSFER_ENCODING];
     let theirs = || {
         configured
             .iter()
-            .filter(|(name, _)| !framing.contains(name))
+            .filter(|(name, _)| !Reject::is_reserved(name))
     };
     for (name, _) in theirs().filter(|(name, _)| *name != header::VARY) {
         headers.remove(name);

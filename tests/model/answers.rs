@@ -1,5 +1,13 @@
 //! What the client sees: every denial as bytes, and our fields beside the upstream's.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test that stumbles has failed"
+)]
+
 use std::num::NonZeroU64;
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
@@ -1427,7 +1435,7 @@ fn a_reject_says_it_in_its_own_words() {
     );
     let body = r#"{"type":"https://shop.example/problems/sign-in","title":"Too many sign-in attempts","status":403,"detail":"Wait 9 seconds, then try again.","violated-policies":["login"],"retry_after_seconds":9}"#;
     let expected = format!(
-        "403\ncache-control: private\ncontent-length: {}\ncontent-type: application/problem+json\nratelimit-policy: \"login\";q=5;w=60\nratelimit: \"login\";r=0;t=9\nretry-after: 9\nx-request-id: not-a-uuid\nx-why: login\n\n{body}",
+        "403\ncache-control: no-store\ncontent-length: {}\ncontent-type: application/problem+json\nratelimit-policy: \"login\";q=5;w=60\nratelimit: \"login\";r=0;t=9\nretry-after: 9\nx-request-id: not-a-uuid\nx-why: login\n\n{body}",
         body.len()
     );
     assert_eq!(shown(&answer), expected);
