@@ -14,6 +14,9 @@
 
 use thiserror::Error;
 
+/// The most segments of a path, by whatever may part them: to read one in several ways must not keep us busy.
+pub const SEGMENTS_MAX: usize = 256;
+
 /// A path normalised for matching: no dot segments, no empty segments, escapes decoded.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Normalised {
@@ -35,6 +38,9 @@ pub enum PathError {
     /// A space or `#`, which no path has unescaped: some upstreams end the path there.
     #[error("the path has a space or # that isn't escaped")]
     Delimiter,
+    /// More than [`SEGMENTS_MAX`] segments.
+    #[error("the path has more than {SEGMENTS_MAX} segments")]
+    TooManySegments,
 }
 
 /// How an upstream may read what leaves room.
@@ -82,15 +88,20 @@ pub(super) fn check(raw_path: &str) -> Result<(), PathError> {
     if raw_path.contains([' ', '#']) {
         return Err(PathError::Delimiter);
     }
+    let plain = raw_path.bytes().filter(|b| matches!(b, b'/' | b'\\'));
+    let escaped = escapes(raw_path).filter(|digits| is_slash(digits));
+    if plain.count().saturating_add(escaped.count()) > SEGMENTS_MAX {
+        return Err(PathError::TooManySegments);
+    }
     Ok(())
 }
 
 /// The readings beside the literal one: none for nearly every path.
 fn doubts(raw_path: &str) -> impl Iterator<Item = Reading> {
-    let slashes =
-        raw_path.contains('\\') || has_escape(raw_path, *b"2f") || has_escape(raw_path, *b"5c");
-    let params = raw_path.contains(';') || has_escape(raw_path, *b"3b");
-    let dots = raw_path.contains("..") || has_escape(raw_path, *b"2e");
+    let escaped = |digits: &[u8]| escapes(raw_path).any(|it| it.eq_ignore_ascii_case(digits));
+    let slashes = raw_path.contains('\\') || escapes(raw_path).any(is_slash);
+    let params = raw_path.contains(';') || escaped(b"3b");
+    let dots = raw_path.contains("..") || escaped(b"2e");
     // Empty segments matter only where there is a `..` to take them back; the other readings can make some.
     let empties = dots && (slashes || params || raw_path.contains("//"));
     let either = |doubt: bool| [false, true].into_iter().filter(move |&it| doubt || !it);
@@ -106,10 +117,14 @@ fn doubts(raw_path: &str) -> impl Iterator<Item = Reading> {
         })
 }
 
-fn has_escape(raw_path: &str, digits: [u8; 2]) -> bool {
-    raw_path.as_bytes().windows(3).any(|w| {
-        w.first() == Some(&b'%') && w.get(1..).is_some_and(|d| d.eq_ignore_ascii_case(&digits))
-    })
+/// The two bytes behind each percent sign.
+fn escapes(raw_path: &str) -> impl Iterator<Item = &[u8]> {
+    let triples = raw_path.as_bytes().windows(3);
+    triples.filter_map(|triple| triple.strip_prefix(b"%"))
+}
+
+fn is_slash(digits: &[u8]) -> bool {
+    digits.eq_ignore_ascii_case(b"2f") || digits.eq_ignore_ascii_case(b"5c")
 }
 
 fn read(raw_path: &str, reading: Reading) -> Result<Vec<String>, PathError> {

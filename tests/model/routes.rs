@@ -1,5 +1,7 @@
 //! Which route a request takes, however its path is spelled.
 
+#![expect(clippy::unwrap_used, reason = "a test that stumbles has failed")]
+
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use proptest::prelude::*;
 use tollgate::request::RequestView;
@@ -65,6 +67,7 @@ fn ties(patterns: &[Pattern]) -> Vec<(usize, usize)> {
     }
 }
 
+#[derive(Clone, Copy)]
 struct Ask<'a> {
     method: &'a str,
     host: &'a str,
@@ -193,6 +196,15 @@ fn a_path_that_upstreams_may_cut_short_is_refused() {
         ),
     ] {
         assert_eq!(Normalised::new(raw), Err(expected), "{reason}: {raw}");
+    }
+}
+
+#[test]
+fn a_path_has_at_most_256_segments_by_whatever_parts_them() {
+    for part in ["/a", "/", "\\", "%2f", "%5C"] {
+        assert!(Normalised::new(&part.repeat(256)).is_ok(), "{part}");
+        let found = Normalised::new(&part.repeat(257));
+        assert_eq!(found, Err(PathError::TooManySegments), "{part}");
     }
 }
 
