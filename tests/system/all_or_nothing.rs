@@ -80,7 +80,10 @@ fn a_denial_by_one_policy_spares_the_others_whatever_their_order_and_store() {
             for _ in 0..20 {
                 let denied = ask("/all");
                 assert_eq!(denied.status, 429);
-                assert_eq!(denied.json()["violated-policies"], serde_json::json!(["tight"]));
+                assert_eq!(
+                    denied.json()["violated-policies"],
+                    serde_json::json!(["tight"])
+                );
             }
             // Two were allowed, and this is the third.
             let looked = ask("/wide");

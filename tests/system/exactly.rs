@@ -45,7 +45,10 @@ fn two_gateways_and_200_clients_pass_exactly_the_limit() {
     // once; its second would wait for hours.
     let policies = [
         (10, "kind = \"token-bucket\"\nlimit = \"10/d\""),
-        (10, "kind = \"fixed-window\"\nlimit = \"10/d\"\nanchor = \"first-request\""),
+        (
+            10,
+            "kind = \"fixed-window\"\nlimit = \"10/d\"\nanchor = \"first-request\"",
+        ),
         (10, "kind = \"sliding-log\"\nlimit = \"10/d\""),
         (10, "kind = \"sliding-counter\"\nlimit = \"10/300d\""),
         (1, "kind = \"leaky-bucket\"\nlimit = \"1/d\"\nburst = 1"),
@@ -142,7 +145,11 @@ fn a_shared_second_lets_ten_pass_in_any_second_under_hard_load() {
 fn a_flushed_script_costs_nobody_a_count() {
     let valkey = Valkey::start();
     let origin = Origin::start();
-    let gateways = two_gateways(&valkey, &origin, "kind = \"token-bucket\"\nlimit = \"10/d\"");
+    let gateways = two_gateways(
+        &valkey,
+        &origin,
+        "kind = \"token-bucket\"\nlimit = \"10/d\"",
+    );
     let mut admin = valkey.connect();
     let mut allowed = 0;
     for number in 0..20 {
@@ -154,6 +161,10 @@ fn a_flushed_script_costs_nobody_a_count() {
     }
     assert_eq!(allowed, 10);
     for gateway in &gateways {
-        assert!(gateway.scrape().contains("tollgate_store_errors_total{kind=\"script\"} 0"));
+        assert!(
+            gateway
+                .scrape()
+                .contains("tollgate_store_errors_total{kind=\"script\"} 0")
+        );
     }
 }

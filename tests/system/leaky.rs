@@ -87,7 +87,12 @@ fn a_client_that_leaves_the_queue_is_noticed_and_never_reaches_the_upstream() {
 fn a_body_that_came_while_its_request_waited_is_sent_on() {
     let origin = Origin::start();
     let gateway = Gateway::start(&config(&origin, "limit = \"5/s\"\nburst = 10", ""));
-    for body in [String::new(), "x".repeat(5), "y".repeat(60_000), "z".repeat(300_000)] {
+    for body in [
+        String::new(),
+        "x".repeat(5),
+        "y".repeat(60_000),
+        "z".repeat(300_000),
+    ] {
         for _ in 0..2 {
             let mut connection = Connection::open(gateway.address);
             let head = format!(
@@ -118,7 +123,10 @@ fn no_more_may_wait_than_there_is_room_for_and_the_rest_is_not_charged() {
     for _ in 0..20 {
         let denied = gateway.get("/");
         assert_eq!(denied.status, 429);
-        assert_eq!(denied.json()["violated-policies"], serde_json::json!(["smooth"]));
+        assert_eq!(
+            denied.json()["violated-policies"],
+            serde_json::json!(["smooth"])
+        );
     }
     assert!(monotonic_now().saturating_duration_since(began) < Duration::from_secs(10));
     let units = gateway.metric("tollgate_policy_units_total{policy=\"smooth\"}");

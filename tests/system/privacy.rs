@@ -66,7 +66,10 @@ policies = ["fixed", "log", "counter", "bucket", "leaky"]
         );
         assert!(matches!(response.status, 200 | 429));
         if response.status == 429 {
-            assert_is_clean("denial", &format!("{:?}{}", response.headers, response.text()));
+            assert_is_clean(
+                "denial",
+                &format!("{:?}{}", response.headers, response.text()),
+            );
         }
     }
 

@@ -38,10 +38,38 @@ fn the_comparison_comes_out_as_measured_on_both_stores() {
     for store in ["local", &url] {
         let table = told(&simulate(&["--store", store]));
         let expected = [
-            ["10 before + 10 after a window edge", "20/20", "10/20", "11/20", "10/20", "10/20"],
-            ["3 per second for 60 s", "60/180", "60/180", "60/180", "69/180", "69/180"],
-            ["30 in one second", "10/30", "10/30", "10/30", "10/30", "10/30"],
-            ["most reaching the application in any 1 s of the first", "20", "10", "11", "10", "2"],
+            [
+                "10 before + 10 after a window edge",
+                "20/20",
+                "10/20",
+                "11/20",
+                "10/20",
+                "10/20",
+            ],
+            [
+                "3 per second for 60 s",
+                "60/180",
+                "60/180",
+                "60/180",
+                "69/180",
+                "69/180",
+            ],
+            [
+                "30 in one second",
+                "10/30",
+                "10/30",
+                "10/30",
+                "10/30",
+                "10/30",
+            ],
+            [
+                "most reaching the application in any 1 s of the first",
+                "20",
+                "10",
+                "11",
+                "10",
+                "2",
+            ],
         ];
         assert_eq!(rows(&table)[2..], expected, "{table}");
         assert!(table.contains("8.6, 8.7, 8.7 s"), "{table}");
@@ -53,7 +81,10 @@ fn a_race_is_lost_by_who_reads_first_and_by_nobody_else() {
     let valkey = Valkey::start();
     let url = format!("valkey://{}", valkey.address());
     let report = told(&simulate(&["--store", &url, "--race"]));
-    assert!(report.contains("read, compare, then increment: 50 of 50 allowed"), "{report}");
+    assert!(
+        report.contains("read, compare, then increment: 50 of 50 allowed"),
+        "{report}"
+    );
     assert_eq!(report.matches(": 10 of 50 allowed").count(), 5, "{report}");
 }
 
@@ -140,7 +171,11 @@ fn a_configured_policy_is_replayed_as_recorded_on_both_stores() {
                     "{} {line}",
                     case.title
                 );
-                assert_eq!(row["reset_after_ms"], step.reset_after_ms, "{} {line}", case.title);
+                assert_eq!(
+                    row["reset_after_ms"], step.reset_after_ms,
+                    "{} {line}",
+                    case.title
+                );
                 assert_eq!(row["delay_ms"], step.delay_ms, "{} {line}", case.title);
             }
         }
@@ -175,7 +210,9 @@ fn what_cannot_be_replayed_says_why() {
     assert!(replay("a", &trace("time,key,cost\n")).contains("write `time_ms,key,cost`"));
     assert!(replay("a", &trace("time_ms,key,cost\n1,k,-1\n")).contains(":2: cost is `-1`"));
     assert!(replay("a", &trace("time_ms,key,cost\n1,k\n")).contains("line: 2"));
-    assert!(replay("a", &trace("time_ms,key,cost\n99999999999999999999,k,1\n")).contains("time_ms"));
+    assert!(
+        replay("a", &trace("time_ms,key,cost\n99999999999999999999,k,1\n")).contains("time_ms")
+    );
     let no_store = simulate(&["--race"]);
     assert!(String::from_utf8_lossy(&no_store.stderr).contains("--store valkey://"));
     let dead = simulate(&["--store", "valkey://127.0.0.1:1"]);

@@ -186,7 +186,10 @@ fn a_key_of_another_type_is_a_store_that_failed_and_breaks_nothing_else() {
     gateway.await_metric(UP, 1.0);
     assert_eq!(gateway.get("/deny").status, 200);
     let mut admin = valkey.connect();
-    let keys: Vec<String> = redis::cmd("KEYS").arg("*:deny:*").query(&mut admin).unwrap();
+    let keys: Vec<String> = redis::cmd("KEYS")
+        .arg("*:deny:*")
+        .query(&mut admin)
+        .unwrap();
     assert_eq!(keys.len(), 1, "{keys:?}");
     redis::cmd("DEL").arg(&keys[0]).exec(&mut admin).unwrap();
     redis::cmd("SADD")
