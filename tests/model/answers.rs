@@ -583,6 +583,13 @@ fn each_kind_says_its_quota_and_when_there_is_more() {
             "until the last one has passed",
         ),
         (
+            counter(10, MINUTE),
+            allowed(4, 60 * SECOND),
+            "q=10;w=60",
+            "r=4;t=60",
+            "nothing in this window yet, and it has just begun",
+        ),
+        (
             log(5, MINUTE),
             denied(0, Some(12_400_000), 40 * SECOND),
             "q=5;w=60",
@@ -1202,6 +1209,11 @@ fn a_page_is_sent_only_to_who_would_rather_read_one() {
         (Some("TEXT/HTML"), html, "no case"),
         (Some("text/*"), html, "a range"),
         (Some("text/plain"), json, "neither"),
+        (
+            Some("*/*;q=0.9, application/*;q=0.1, text/html;q=0.5"),
+            html,
+            "the closest range counts, not the kindest",
+        ),
         (Some("text/html;q=0"), json, "not a page"),
         (Some(";;q=,/,text/"), json, "nonsense"),
     ] {

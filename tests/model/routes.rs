@@ -249,6 +249,7 @@ fn no_spelling_of_a_path_evades_its_route() {
             "/v1/login/%2F..",
             "who takes back the empty segment behind an escaped slash",
         ),
+        ("//v1/login//..", "an empty segment that stays is none"),
         ("/v1/login/;/..", "or behind a parameter alone"),
     ] {
         assert_eq!(
