@@ -11,6 +11,7 @@
 mod support;
 
 mod answers;
+mod architecture;
 mod client;
 mod routes;
 mod vectors;
