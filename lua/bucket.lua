@@ -46,6 +46,20 @@ function bucket.owed(meter, kept, now)
   return debt, stamp + elapsed * meter.tick_us, stepped_back
 end
 
+-- What is owed once `price` is charged: the debt, and its stamp.
+--
+-- The phase of the ticks stays, so that no part of a tick is lost. But a debt that the tick under way pays off earns
+-- nothing for the rest of that tick: then it is paid by the microsecond, and ticks begin now.
+function bucket.charge(meter, debt, stamp, price, now)
+  local under_way = now - stamp
+  if debt >= meter.refill or under_way == 0 then return debt + price, stamp end
+  local refill, tick_us = meter.refill, meter.tick_us
+  -- refill * under_way / tick_us, in products that stay exact.
+  local odd = div(fmod(refill, tick_us) * under_way, tick_us)
+  local earned = div(refill, tick_us) * under_way + odd
+  return max(debt - earned, 0) + price, now
+end
+
 function bucket.keep(meter, debt, stamp)
   return struct.pack(">I7I7I6", debt, stamp, meter.unit)
 end
