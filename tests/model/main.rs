@@ -10,5 +10,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod entities;
+mod local_store;
 mod properties;
 mod vectors;
