@@ -13,6 +13,9 @@ use tollgate::request::RequestView;
 use crate::support::policies::policy;
 use crate::support::traces::limit;
 
+/// Header lines.
+type Lines<'a> = &'a [(&'a str, &'a [u8])];
+
 fn secret() -> KeySecret {
     KeySecret::from_bytes(b"sixteen bytes or more").unwrap()
 }
@@ -283,7 +286,7 @@ fn of_alternatives_the_first_that_is_complete_counts() {
         ]))]
     };
     let none: [&str; 0] = [];
-    let cases: [(&[(&str, &[u8])], OnMissingKey, [&[&str]; 3]); 5] = [
+    let cases: [(Lines<'_>, OnMissingKey, [&[&str]; 3]); 5] = [
         (&[("a", b"1"), ("b", b"1")], Deny, [&["a 1"], &none, &none]),
         (&[("b", b"1")], Deny, [&["b 1"], &none, &none]),
         (&[], Deny, [&none, &none, &["b"]]),
