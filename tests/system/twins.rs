@@ -8,7 +8,7 @@ use tollgate::check::{Check, Policy};
 use tollgate::clock::{Clock, ManualClock};
 use tollgate::decide::{
     Anchor, Ask, Change, Cost, Decision, EXACT_MAX, FixedWindow, LeakyBucket, Rule, SlidingCounter,
-    SlidingLog, State, Timestamp, TokenBucket, Verdict, decide_all,
+    SlidingLog, State, Timestamp, TokenBucket, UNITS_MAX, Verdict, decide_all,
 };
 use tollgate::store::local::LocalStore;
 use tollgate::store::valkey::script;
@@ -314,6 +314,24 @@ fn a_key_is_as_small_as_promised() {
             "{name}: {ours} bytes, {usual} {theirs}"
         );
         connection(&mut script, redis::cmd("DEL").arg(&usual_key));
+    }
+}
+
+#[test]
+fn a_log_whose_running_total_comes_round_goes_on() {
+    let valkey = Valkey::start();
+    let mut triple = Triple::new(&valkey);
+    triple.begin(true);
+    let most = UNITS_MAX;
+    let policy = policy(
+        "round",
+        Rule::SlidingLog(SlidingLog::new(limit(most, 1_000)).unwrap()),
+    );
+    // The total comes round at 2^48, after some 281 of these.
+    for n in 0..600 {
+        let now = Timestamp::from_micros(1_700_000_000_000_000 + n * 500);
+        let decisions = triple.decide(&[check(&policy, 1, most)], now);
+        assert_eq!(decisions[0].verdict == Verdict::Allow, n % 2 == 0, "{n}");
     }
 }
 
