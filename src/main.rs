@@ -1,1 +1,7 @@
-fn main() {}
+//! argv to exit code.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    tollgate::cli::main()
+}

@@ -1,10 +1,16 @@
 //! What the client sees: the answers that are ours, and what we add to the upstream's.
 
+mod accept;
+mod cors;
 pub mod fields;
+mod merge;
 pub mod problem;
+mod refusal;
 pub mod template;
+pub mod words;
 
 use bytes::Bytes;
+use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use crate::check::Ruling;
@@ -123,9 +129,74 @@ pub struct Asked<'a> {
     pub now_epoch_s: u64,
 }
 
+impl Default for Settings {
+    /// The draft's fields on every checked answer, beside the upstream's, and a tenth of jitter.
+    fn default() -> Self {
+        Self {
+            ratelimit: true,
+            legacy: Legacy::None,
+            when: When::Always,
+            partition_key: false,
+            retry_after_jitter_percent: 10,
+            upstream_ratelimit: UpstreamFields::Merge,
+        }
+    }
+}
+
+impl Settings {
+    fn silent(&self) -> bool {
+        !self.ratelimit && self.legacy == Legacy::None
+    }
+
+    /// Whether an answer tells of these rulings.
+    fn tells(&self, rulings: &[Ruling<'_>], denied: bool) -> bool {
+        match self.when {
+            _ if self.silent() => false,
+            When::Always => true,
+            When::NearLimit => denied || fields::is_near(rulings),
+            When::Reject => denied,
+        }
+    }
+}
+
+impl Default for Reject {
+    /// 429 with the problem type for exceeded quotas.
+    fn default() -> Self {
+        let filled = |text| template::Template::parse(text, template::PLACEHOLDERS);
+        Self {
+            status: StatusCode::TOO_MANY_REQUESTS,
+            title: template::Template::plain(problem::QUOTA_TITLE),
+            detail: filled(problem::QUOTA_DETAIL).unwrap_or_default(),
+            problem_type: problem::QUOTA_EXCEEDED.into(),
+            headers: Vec::new(),
+            bodies: Vec::new(),
+            cors: Vec::new(),
+        }
+    }
+}
+
+impl Reject {
+    /// Whether a configured field of this name is left out: it would break the body's framing, or let a cache hand one
+    /// client's denial to another.
+    #[must_use]
+    pub fn is_reserved(name: &HeaderName) -> bool {
+        [
+            CACHE_CONTROL,
+            CONNECTION,
+            CONTENT_LENGTH,
+            CONTENT_TYPE,
+            TRANSFER_ENCODING,
+        ]
+        .contains(name)
+    }
+}
+
 /// Puts a refusal into words.
 ///
-/// `rulings` are all of the request's, denying or not; `rejects` is the configuration's list.
+/// `rulings` are all of the request's, denying or not, in the order of evaluation; `rejects` is the configuration's
+/// list. Where several policies deny, the one with the longest wait chooses among `rejects`.
+///
+/// A HEAD request's answer has the fields of the GET's, `content-length` among them, and no body.
 #[must_use]
 pub fn refuse(
     settings: &Settings,
@@ -134,11 +205,13 @@ pub fn refuse(
     rulings: &[Ruling<'_>],
     asked: Asked<'_>,
 ) -> Answer {
-    let _ = (settings, rejects, refusal, rulings, asked);
-    unimplemented!()
+    refusal::answer(settings, rejects, refusal, rulings, asked)
 }
 
 /// Adds our fields to an answer of the upstream. Returns whether its own fields were malformed and dropped.
+///
+/// Where nothing of ours is added, nothing of theirs is touched. An upstream's own 429 or 503 keeps its `Retry-After`;
+/// it is only prolonged where a policy of ours has nothing left for longer than that.
 pub fn annotate(
     settings: &Settings,
     rulings: &[Ruling<'_>],
@@ -146,6 +219,38 @@ pub fn annotate(
     now_epoch_s: u64,
     headers: &mut HeaderMap,
 ) -> bool {
-    let _ = (settings, rulings, status, now_epoch_s, headers);
-    unimplemented!()
+    if rulings.is_empty() || status.is_informational() {
+        return false;
+    }
+    if matches!(
+        status,
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE
+    ) && let Some(wait_s) = fields::exhausted_for_s(rulings)
+    {
+        merge::prolong_retry_after(wait_s, headers);
+    }
+    if !settings.tells(rulings, false) {
+        return false;
+    }
+    let items = fields::items(rulings, None);
+    if items.is_empty() {
+        return false;
+    }
+    merge::put(
+        settings,
+        &items,
+        status.is_redirection(),
+        now_epoch_s,
+        headers,
+    )
 }
+
+/// The fields of an upstream's answer that [`annotate`] reads and writes.
+pub static FIELDS: [HeaderName; 6] = [
+    HeaderName::from_static("ratelimit-policy"),
+    HeaderName::from_static("ratelimit"),
+    http::header::RETRY_AFTER,
+    HeaderName::from_static("x-ratelimit-limit"),
+    HeaderName::from_static("x-ratelimit-remaining"),
+    HeaderName::from_static("x-ratelimit-reset"),
+];

@@ -72,6 +72,14 @@ pub struct Caller<'a> {
     pub params: &'a [(Arc<str>, String)],
 }
 
+impl KeySecret {
+    /// A secret of 32 bytes.
+    #[must_use]
+    pub const fn new(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+}
+
 impl fmt::Debug for KeySecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("KeySecret(…)")
@@ -108,6 +116,13 @@ impl KeySecret {
         }
         Self(*hasher.finalize().as_bytes())
     }
+}
+
+/// Twelve hexadecimal digits for an address, to tell clients apart in a log that is not to name them.
+#[must_use]
+pub fn hashed_address(secret: &KeySecret, ip: IpAddr) -> String {
+    let hash = blake3::keyed_hash(&secret.0, format!("address {ip}").as_bytes());
+    hash.to_hex().chars().take(12).collect()
 }
 
 /// A secret that could be guessed.

@@ -136,6 +136,21 @@ pub enum Source {
     Fallback,
 }
 
+impl Source {
+    /// Every source, so that every series starts at zero.
+    pub const ALL: [Self; 3] = [Self::Store, Self::Local, Self::Fallback];
+
+    /// The label's value.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Store => "store",
+            Self::Local => "local",
+            Self::Fallback => "fallback",
+        }
+    }
+}
+
 impl Ruling<'_> {
     /// Whether this is why the request is denied.
     #[must_use]

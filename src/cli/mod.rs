@@ -1,1 +1,63 @@
-//! cli
+//! The commands, a file each.
+//!
+//! Exit codes: 0 done, 1 failed, 2 wrong usage, 78 wrong configuration.
+
+mod check;
+mod dump;
+mod healthcheck;
+mod run;
+mod schema;
+mod simulate;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// The configuration is wrong (`EX_CONFIG`): a supervisor need not try again.
+const EX_CONFIG: u8 = 78;
+
+/// A reverse proxy that limits request rates in front of existing HTTP APIs.
+#[derive(Parser)]
+#[command(version = version(), arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Serve requests.
+    Run(run::Args),
+    /// Check a configuration, and say in words what it means.
+    Check(check::Args),
+    /// Print the configuration in force: with includes, environment and defaults, without secrets.
+    Dump(dump::Args),
+    /// Print the JSON schema of the configuration.
+    Schema(schema::Args),
+    /// Replay traffic against policies in virtual time.
+    Simulate(simulate::Args),
+    /// Ask a running gateway whether it lives; for a container's health check.
+    Healthcheck(healthcheck::Args),
+}
+
+/// Runs the command that argv asks for.
+#[must_use]
+pub fn main() -> ExitCode {
+    match Cli::parse().command {
+        Command::Run(args) => run::run(&args),
+        Command::Check(args) => check::run(&args),
+        Command::Dump(args) => dump::run(&args),
+        Command::Schema(args) => schema::run(&args),
+        Command::Simulate(args) => simulate::run(&args),
+        Command::Healthcheck(args) => healthcheck::run(&args),
+    }
+}
+
+const fn version() -> &'static str {
+    concat!(
+        env!("CARGO_PKG_VERSION"),
+        " (",
+        env!("TOLLGATE_REVISION"),
+        ")"
+    )
+}

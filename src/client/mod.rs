@@ -56,7 +56,34 @@ pub struct Client {
 )]
 pub struct TooManyEntries;
 
+impl Trust {
+    /// Whether the word of whoever has this address counts.
+    #[must_use]
+    pub fn includes(&self, ip: Option<IpAddr>) -> bool {
+        match self {
+            Self::Hops(_) => true,
+            Self::Networks(networks) => ip.is_some_and(|ip| {
+                let ip = address::canonical(ip);
+                networks.iter().any(|network| network_holds(network, ip))
+            }),
+        }
+    }
+}
+
+impl Default for Settings {
+    /// Trusts nobody: the client is the peer.
+    fn default() -> Self {
+        Self {
+            trust: Trust::Networks(Box::default()),
+            header: Header::XForwardedFor,
+            prefixes: address::Prefixes::default(),
+        }
+    }
+}
+
 /// Finds out who calls: `peer`, unless that is a trusted proxy which says more.
+///
+/// The address is canonical: IPv4 within IPv6 is unwrapped. Nothing that an untrusted peer sent is read.
 ///
 /// # Errors
 ///
@@ -66,6 +93,25 @@ pub fn resolve(
     peer: Option<IpAddr>,
     headers: &HeaderMap,
 ) -> Result<Client, TooManyEntries> {
-    let _ = (settings, peer, headers);
-    unimplemented!()
+    let peer = peer.map(address::canonical);
+    let through_trusted = settings.trust.includes(peer);
+    let ip = if through_trusted {
+        forwarded::client_behind(settings, peer, headers)?
+    } else {
+        peer
+    };
+    Ok(Client {
+        ip,
+        through_trusted,
+    })
+}
+
+/// A network of mapped addresses (`::ffff:10.0.0.0/104`) is one of IPv4 addresses.
+fn network_holds(network: &IpNet, ip: IpAddr) -> bool {
+    match (network, ip) {
+        (IpNet::V6(mapped), IpAddr::V4(ip)) if mapped.prefix_len() >= 96 => {
+            mapped.contains(&ip.to_ipv6_mapped())
+        }
+        _ => network.contains(&ip),
+    }
 }

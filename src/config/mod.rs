@@ -1,9 +1,34 @@
-//! TOML to the types of the house: as written ([`file`]), what it means ([`build`]), all mistakes at once ([`error`]).
+//! TOML to the types of the house: as written (`file`), what it means (`build`), all mistakes at once ([`error`]).
+//!
+//! `document` puts the text together (includes, environment, defaults), `decode` reads it, `build` proves it.
+
+mod build;
+mod decode;
+mod document;
+mod dump;
+pub mod error;
+mod file;
+mod include;
+mod interpolate;
+mod key_source;
+mod load;
+mod shape;
+mod source;
+mod summary;
+mod tree;
+mod units;
+mod values;
 
 use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::Arc;
 use std::time::Duration;
+
+pub use build::store_settings;
+pub use dump::dump;
+pub use error::Diagnostic;
+pub use load::{LoadOptions, Loaded, load, load_text};
+pub use summary::{schema, summary};
 
 use http::{HeaderName, HeaderValue, StatusCode};
 
@@ -28,7 +53,7 @@ pub struct Config {
     /// `[policies]`, by name; [`Policy::index`] is the position here.
     pub policies: Vec<Arc<Policy>>,
     /// `[routes]`; [`Route::index`] counts them by name.
-    pub routes: route::Table<Route>,
+    pub routes: route::Table<Arc<Route>>,
     /// `[rejects]`, `default` first.
     pub rejects: Vec<answer::Reject>,
     /// `[headers]`.

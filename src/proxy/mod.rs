@@ -1,1 +1,274 @@
-//! proxy
+//! The server. [`Gateway`] is what Pingora calls; each phase hands over to one module, in the order of a request:
+//! [`listen`], [`admit`], [`wait`], [`forward`] or [`respond`], and at last [`log`].
+
+pub mod admit;
+pub mod context;
+pub mod forward;
+pub mod listen;
+pub mod log;
+pub mod pool;
+pub mod respond;
+pub mod serve;
+pub mod wait;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode};
+use pingora::http::{RequestHeader, ResponseHeader};
+use pingora::modules::http::HttpModules;
+use pingora::prelude::HttpPeer;
+use pingora::proxy::{FailToProxy, ProxyHttp, Session};
+use pingora::{Error, ErrorType};
+
+use crate::answer;
+use crate::clock::{monotonic_now, wall_now_us};
+use crate::config::{Action, Config, Target};
+use crate::record::access_log::AccessLog;
+use crate::record::metrics::Metrics;
+use crate::store::limiter::Limiter;
+use admit::Admission;
+use context::Context;
+use wait::Turn;
+
+/// All that serves requests.
+#[derive(Clone, Debug)]
+pub struct Gateway {
+    /// What the operator wrote.
+    pub config: Arc<Config>,
+    /// What decides.
+    pub limiter: Arc<Limiter>,
+    /// What Prometheus sees.
+    pub metrics: Arc<Metrics>,
+    /// What is logged.
+    pub access_log: Arc<AccessLog>,
+    /// The servers of the upstreams, by position.
+    pub pools: Arc<[pool::Pool]>,
+    /// Room to wait in.
+    pub room: wait::Room,
+}
+
+impl Gateway {
+    /// Adds our fields to an answer. Returns whether the upstream's were malformed.
+    pub fn annotate(&self, ctx: &Context, status: StatusCode, headers: &mut HeaderMap) -> bool {
+        let now_epoch_s = wall_now_us() / 1_000_000;
+        answer::annotate(
+            &self.config.headers,
+            &ctx.rulings(),
+            status,
+            now_epoch_s,
+            headers,
+        )
+    }
+
+    /// Answers a request that is served here; `false` where it is to be forwarded.
+    async fn serve_here(&self, session: &mut Session, ctx: &mut Context) -> pingora::Result<bool> {
+        let Some(route) = ctx.route.clone() else {
+            return Ok(false);
+        };
+        let answer = match &route.action {
+            Action::Respond(status, body) => respond::fixed(
+                self,
+                session,
+                ctx,
+                *status,
+                body.clone(),
+                "text/plain; charset=utf-8",
+            ),
+            Action::Forward(index) => {
+                match self.config.upstreams.get(*index).map(|up| &up.target) {
+                    Some(Target::Echo) => {
+                        let body = respond::echo(session, ctx, &route);
+                        respond::fixed(self, session, ctx, StatusCode::OK, body, "application/json")
+                    }
+                    _ => return Ok(false),
+                }
+            }
+        };
+        respond::send(session, answer).await?;
+        Ok(true)
+    }
+}
+
+#[async_trait]
+impl ProxyHttp for Gateway {
+    type CTX = Context;
+
+    fn new_ctx(&self) -> Context {
+        Context::new(&self.metrics.in_flight)
+    }
+
+    fn init_downstream_modules(&self, _modules: &mut HttpModules) {
+        // No compression: bodies pass as they are.
+    }
+
+    async fn early_request_filter(
+        &self,
+        session: &mut Session,
+        ctx: &mut Context,
+    ) -> pingora::Result<()> {
+        listen::head_is_read(session);
+        ctx.peer_ip = forward::ip_of(session.client_addr());
+        Ok(())
+    }
+
+    async fn request_filter(
+        &self,
+        session: &mut Session,
+        ctx: &mut Context,
+    ) -> pingora::Result<bool> {
+        let delay = match admit::admit(self, session.req_header().as_ref(), ctx).await {
+            Admission::Refuse(answer) => {
+                ctx.stop_own_time();
+                respond::send(session, *answer).await?;
+                return Ok(true);
+            }
+            Admission::Serve(delay) => delay,
+        };
+        if !delay.is_zero() && wait_turn(self, session, ctx, delay).await == Turn::ClientGone {
+            ctx.error = Some("the client left while it waited for its turn");
+            return Error::e_explain(ErrorType::ConnectionClosed, "client left the queue")
+                .map_err(Error::into_down);
+        }
+        ctx.stop_own_time();
+        self.serve_here(session, ctx).await
+    }
+
+    async fn request_body_filter(
+        &self,
+        _session: &mut Session,
+        body: &mut Option<Bytes>,
+        _end_of_stream: bool,
+        ctx: &mut Context,
+    ) -> pingora::Result<()> {
+        let length = body.as_ref().map_or(0, Bytes::len);
+        ctx.upstream.body_bytes = ctx
+            .upstream
+            .body_bytes
+            .saturating_add(u64::try_from(length).unwrap_or(u64::MAX));
+        let too_large = self
+            .config
+            .server
+            .max_body
+            .is_some_and(|max| ctx.upstream.body_bytes > max);
+        if too_large {
+            return Error::e_explain(
+                ErrorType::HTTPStatus(StatusCode::PAYLOAD_TOO_LARGE.as_u16()),
+                "request body over server.limits.max_body",
+            );
+        }
+        Ok(())
+    }
+
+    async fn upstream_peer(
+        &self,
+        _session: &mut Session,
+        ctx: &mut Context,
+    ) -> pingora::Result<Box<HttpPeer>> {
+        forward::peer(self, ctx)
+    }
+
+    async fn upstream_request_filter(
+        &self,
+        session: &mut Session,
+        head: &mut RequestHeader,
+        ctx: &mut Context,
+    ) -> pingora::Result<()> {
+        forward::request_head(self, session.req_header(), head, ctx)
+    }
+
+    fn fail_to_connect(
+        &self,
+        _session: &mut Session,
+        _peer: &HttpPeer,
+        ctx: &mut Context,
+        mut error: Box<Error>,
+    ) -> Box<Error> {
+        error.set_retry(forward::may_retry(self, ctx));
+        error
+    }
+
+    async fn response_filter(
+        &self,
+        _session: &mut Session,
+        head: &mut ResponseHeader,
+        ctx: &mut Context,
+    ) -> pingora::Result<()> {
+        forward::response_head(self, head, ctx)
+    }
+
+    fn response_body_filter(
+        &self,
+        _session: &mut Session,
+        _body: &mut Option<Bytes>,
+        _end_of_stream: bool,
+        ctx: &mut Context,
+    ) -> pingora::Result<Option<Duration>> {
+        if forward::out_of_time(ctx) {
+            return Error::e_explain(ErrorType::ReadTimedout, "the route's time is over");
+        }
+        Ok(None)
+    }
+
+    async fn fail_to_proxy(
+        &self,
+        session: &mut Session,
+        error: &Error,
+        ctx: &mut Context,
+    ) -> FailToProxy {
+        ctx.error.get_or_insert(error.etype().as_str());
+        let status = forward::status_of(error);
+        if let Some(status) = status
+            && session.response_written().is_none()
+        {
+            session.set_keepalive(None);
+            let head = session.req_header().as_ref().clone();
+            let answer = admit::failed(self, &head, ctx, status);
+            // Who cannot be told is gone.
+            let _ = respond::send(session, answer).await;
+        }
+        FailToProxy {
+            error_code: status.map_or(0, |status| status.as_u16()),
+            can_reuse_downstream: false,
+        }
+    }
+
+    async fn logging(&self, session: &mut Session, error: Option<&Error>, ctx: &mut Context) {
+        if let Some(error) = error {
+            ctx.error.get_or_insert(error.etype().as_str());
+        }
+        log::record(self, session, ctx);
+        listen::request_is_over(session);
+    }
+
+    fn suppress_error_log(&self, _session: &Session, _ctx: &Context, _error: &Error) -> bool {
+        // The access log has it.
+        true
+    }
+}
+
+/// Waits for the request's turn, and counts it among those that do.
+async fn wait_turn(
+    gateway: &Gateway,
+    session: &mut Session,
+    ctx: &mut Context,
+    delay: Duration,
+) -> Turn {
+    let slowest = ctx
+        .rulings()
+        .iter()
+        .filter(|ruling| !ruling.check.shadow)
+        .max_by_key(|ruling| ruling.decision.delay_us)
+        .and_then(|ruling| gateway.metrics.policy(ruling.check.policy.index));
+    let _depth = slowest.map(|policy| context::Gauged::new(&policy.queue_depth));
+    let began = monotonic_now();
+    let turn = wait::turn(session, delay).await;
+    ctx.queued = monotonic_now().saturating_duration_since(began);
+    ctx.place = None;
+    if let Some(policy) = slowest {
+        policy.queue_wait.observe(ctx.queued.as_secs_f64());
+    }
+    turn
+}

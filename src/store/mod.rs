@@ -1,5 +1,6 @@
 //! Where usage lives. Two stores, one arithmetic: [`local`] in process, [`valkey`] shared by every gateway.
 
+pub mod limiter;
 pub mod local;
 pub mod valkey;
 
@@ -36,13 +37,69 @@ pub enum StoreError {
     /// The connection broke after the call was sent: unknown whether it charged, never repeat.
     #[error("connection lost: {0}")]
     Lost(String),
-    /// Certainly did not charge: may be repeated once within the deadline.
-    #[error("not run: {0}")]
-    NotRun(String),
+    /// Certainly did not charge: may be repeated within the deadline once its cause is gone.
+    #[error("not run: {1}")]
+    NotRun(Cause, String),
     /// The answer makes no sense: drop the connection, count it, look into it.
     #[error("reply not understood: {0}")]
     BadReply(String),
     /// The local store is full of entities in debt, and this one is a stranger.
     #[error("the local store is full")]
     Full,
+}
+
+/// What a failure is counted as.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Cause {
+    /// The deadline passed.
+    Timeout,
+    /// There is no connection.
+    Connect,
+    /// The server would not run the script, or its answer makes no sense.
+    Script,
+    /// The server is not the one to ask, or not able to answer now.
+    Cluster,
+    /// The server does not know us, or does not permit it.
+    Auth,
+    /// The local store is full.
+    Full,
+}
+
+impl Cause {
+    /// Every cause, so that every series starts at zero.
+    pub const ALL: [Self; 6] = [
+        Self::Timeout,
+        Self::Connect,
+        Self::Script,
+        Self::Cluster,
+        Self::Auth,
+        Self::Full,
+    ];
+
+    /// The label's value.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Timeout => "timeout",
+            Self::Connect => "connect",
+            Self::Script => "script",
+            Self::Cluster => "cluster",
+            Self::Auth => "auth",
+            Self::Full => "full",
+        }
+    }
+}
+
+impl StoreError {
+    /// What this failure is counted as.
+    #[must_use]
+    pub const fn cause(&self) -> Cause {
+        match self {
+            Self::Timeout(_) => Cause::Timeout,
+            Self::Lost(_) => Cause::Connect,
+            Self::NotRun(cause, _) => *cause,
+            Self::BadReply(_) => Cause::Script,
+            Self::Full => Cause::Full,
+        }
+    }
 }

@@ -10,7 +10,10 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod answers;
+mod client;
 mod entities;
 mod local_store;
 mod properties;
+mod routes;
 mod vectors;

@@ -5,6 +5,10 @@
     reason = "each test binary uses a part of it"
 )]
 
+pub(crate) mod crowd;
+pub(crate) mod gateway;
+pub(crate) mod http;
+pub(crate) mod origin;
 pub(crate) mod policies;
 pub(crate) mod traces;
 pub(crate) mod valkey;

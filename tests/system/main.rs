@@ -10,4 +10,10 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod all_or_nothing;
+mod exactly;
+mod leaky;
+mod privacy;
+mod simulate;
+mod store_failure;
 mod twins;

@@ -1,0 +1,59 @@
+//! `tollgate run`.
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use tracing::error;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Layer, fmt};
+
+use super::EX_CONFIG;
+use crate::config::{self, Logs};
+use crate::proxy::serve;
+
+/// Serves until SIGTERM, then lets requests finish.
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// The configuration.
+    #[arg(long, short, default_value = "/etc/tollgate/tollgate.toml")]
+    config: PathBuf,
+}
+
+pub(super) fn run(args: &Args) -> ExitCode {
+    let loaded = config::load(&args.config, &config::LoadOptions::from_process());
+    for diagnostic in &loaded.diagnostics {
+        eprintln!("{diagnostic}");
+    }
+    let Some(config) = loaded.config else {
+        return ExitCode::from(EX_CONFIG);
+    };
+    log_to_stderr(&config.logs);
+    match serve::run(config) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            error!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Pingora writes a line for each hostile connection; those lines are not for the operator.
+fn log_to_stderr(logs: &Logs) {
+    let targets = Targets::new()
+        .with_default(logs.level)
+        .with_target("pingora_core", logs.level.min(LevelFilter::WARN))
+        .with_target("pingora_proxy", LevelFilter::OFF);
+    let layer = fmt::layer()
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal());
+    let layer = if logs.json {
+        layer.json().with_filter(targets).boxed()
+    } else {
+        layer.with_filter(targets).boxed()
+    };
+    tracing_subscriber::registry().with(layer).init();
+}

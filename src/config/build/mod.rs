@@ -1,0 +1,125 @@
+//! What the shapes mean: references found, files read, types whose constructors prove what they promise.
+
+mod answers;
+mod gateway;
+mod path;
+mod policies;
+mod routes;
+mod store;
+mod upstreams;
+
+use std::collections::BTreeMap;
+use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
+
+pub use store::store_settings;
+
+use super::Config;
+use super::decode::{At, Named};
+use super::error::{Code, Finding, Findings, did_you_mean};
+use super::file::File;
+use super::source::{Place, Sources};
+
+/// What every part of the building needs.
+#[derive(Clone, Copy)]
+pub(crate) struct Builder<'a> {
+    pub(crate) findings: &'a Findings,
+    pub(crate) sources: &'a Sources,
+    /// Whether files are read.
+    pub(crate) io: bool,
+}
+
+/// Builds the configuration; `None`, with the reasons among the findings, if something is wrong.
+pub(crate) fn build(file: &File, builder: Builder<'_>) -> Option<Config> {
+    // Every part is built before any is missed: all mistakes are reported at once.
+    let server = builder.server(file);
+    let listeners = builder.listeners(file);
+    let client_ip = builder.client_ip(file);
+    let store = builder.store(file);
+    let upstreams = builder.upstreams(file);
+    let rejects = builder.rejects(file);
+    let policies = builder.policies(file, store.as_ref());
+    let routes = builder.routes(file, &policies);
+    let headers = builder.headers(file);
+    let metrics = builder.metrics(file);
+    let logs = builder.logs(file);
+    builder.check_addresses(file);
+    if builder.findings.any_error() {
+        return None;
+    }
+    Some(Config {
+        server: server?,
+        listeners: listeners?,
+        client_ip: client_ip?,
+        store: store?,
+        upstreams: upstreams?,
+        policies: policies.finished()?,
+        routes: routes?,
+        rejects: rejects?,
+        headers: headers?,
+        metrics: metrics?,
+        logs: logs?,
+    })
+}
+
+impl Builder<'_> {
+    fn error(&self, code: Code, place: Place, message: impl Into<String>, help: impl Into<String>) {
+        self.findings
+            .add(Finding::new(code, place, message).help(help));
+    }
+
+    /// Reports a name that is not defined.
+    fn dangling(&self, code: Code, user: &str, what: &str, name: &At<String>, known: &[&str]) {
+        let near = did_you_mean(&name.value, known.iter().copied());
+        let mut message = format!("{user} uses unknown {what} `{}`", name.value);
+        if let Some(near) = near {
+            message.push_str(&format!("; did you mean `{near}`?"));
+        }
+        let finding = Finding::new(code, name.place, message);
+        self.findings.add(if known.is_empty() {
+            finding.help(format!("define [{what}s.{}]", name.value))
+        } else {
+            finding.note(format!("defined are: {}", known.join(", ")))
+        });
+    }
+
+    /// Reads a file of settings; `None`, reported, if it cannot be read. What it holds is never shown.
+    fn read_file(&self, path: &At<super::values::FilePath>) -> Option<Vec<u8>> {
+        let resolved = self.sources.resolve(path.place.source, &path.value.0);
+        std::fs::read(&resolved)
+            .map_err(|error| {
+                self.findings.add(Finding::new(
+                    Code::E051,
+                    path.place,
+                    format!("{} cannot be read: {error}", resolved.display()),
+                ));
+            })
+            .ok()
+    }
+}
+
+/// The entries of a named table, by name.
+fn by_name<T>(table: Option<&At<Named<T>>>) -> BTreeMap<&str, (&At<String>, &T)> {
+    table
+        .map(|table| table.value.0.iter())
+        .into_iter()
+        .flatten()
+        .map(|(name, entry)| (name.value.as_str(), (name, &entry.value)))
+        .collect()
+}
+
+/// The value, whose default is declared.
+fn value<T: Clone>(field: &Option<At<T>>) -> Option<T> {
+    field.as_ref().map(|at| at.value.clone())
+}
+
+fn non_zero(number: u64) -> Option<NonZeroU64> {
+    NonZeroU64::new(number)
+}
+
+fn non_zero_u32(number: u64) -> Option<NonZeroU32> {
+    NonZeroU32::new(u32::try_from(number).ok()?)
+}
+
+fn non_zero_usize(number: u64) -> Option<NonZeroUsize> {
+    NonZeroUsize::new(usize::try_from(number).ok()?)
+}

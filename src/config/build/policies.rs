@@ -1,0 +1,334 @@
+//! `[policies]`: kinds and their numbers, keys, references.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use super::answers::DEFAULT;
+use super::{Builder, by_name, non_zero, value};
+use crate::check::{Generation, KeySource, Mode, OnMissingKey, OnStoreFailure, Policy};
+use crate::config::Store;
+use crate::config::decode::At;
+use crate::config::error::{Code, Finding};
+use crate::config::file::{File, GlobalMode, Kind, Policy as Written};
+use crate::config::key_source::{can_be_missing, is_unverified, spelling};
+use crate::config::source::Place;
+use crate::decide::{
+    Anchor, Cost, FixedWindow, LeakyBucket, Rule, SlidingCounter, SlidingLog, TokenBucket, TooLarge,
+};
+
+/// What the generation of a state covers first: a change of the states' format makes all of them new.
+const STATE_FORMAT: u32 = 1;
+
+/// A policy, as far as it could be built, and what routes need to know of it.
+#[derive(Debug)]
+pub(super) struct Built<'f> {
+    /// Where its name stands.
+    pub(super) place: Place,
+    /// As written.
+    pub(super) written: &'f Written,
+    /// As built.
+    pub(super) policy: Option<Arc<Policy>>,
+    /// What a request takes where its route does not say.
+    pub(super) cost: Cost,
+}
+
+/// All policies by name, those included that could not be built: a reference to one of them does not dangle.
+#[derive(Debug)]
+pub(super) struct Policies<'f>(pub(super) BTreeMap<&'f str, Built<'f>>);
+
+impl Policies<'_> {
+    /// All of them, by name; `None` if one could not be built.
+    pub(super) fn finished(self) -> Option<Vec<Arc<Policy>>> {
+        self.0.into_values().map(|built| built.policy).collect()
+    }
+}
+
+impl Built<'_> {
+    /// The sources of its key, as far as they are known.
+    pub(super) fn sources(&self) -> impl Iterator<Item = &At<KeySource>> {
+        self.written.key.iter().flat_map(|key| key.value.0.iter())
+    }
+
+    /// Whether it limits anything now.
+    pub(super) fn enforced(&self) -> bool {
+        value(&self.written.mode) == Some(Mode::Enforce)
+    }
+
+    /// Whether a client can escape it by changing what it sends.
+    pub(super) fn unverified(&self) -> bool {
+        self.sources().any(|source| is_unverified(&source.value))
+    }
+
+    /// The first source of its key that a request may lack.
+    pub(super) fn may_lack(&self) -> Option<&KeySource> {
+        self.sources()
+            .map(|source| &source.value)
+            .find(|source| can_be_missing(source))
+    }
+}
+
+impl Builder<'_> {
+    pub(super) fn policies<'f>(&self, file: &'f File, store: Option<&Store>) -> Policies<'f> {
+        let written = by_name(file.policies.as_ref());
+        // Where the store could not be built, its defaults keep the policies' own mistakes coming.
+        let on_failure = store.map_or(OnStoreFailure::Local, |store| store.on_failure);
+        let instances = store.map_or(NonZeroU32::MIN, |store| store.instances);
+        let shadow = value(&file.mode) == Some(GlobalMode::Shadow);
+        let rejects = reject_names(file);
+        let built = written
+            .into_iter()
+            .enumerate()
+            .map(|(index, (name, (at, policy)))| {
+                let common = Common {
+                    index,
+                    name,
+                    on_failure,
+                    instances,
+                    shadow,
+                    rejects: &rejects,
+                };
+                let built = Built {
+                    place: at.place,
+                    written: policy,
+                    policy: self.policy(&common, policy).map(Arc::new),
+                    cost: Cost::new(value(&policy.cost).map_or(1, |cost| cost.0)),
+                };
+                (name, built)
+            });
+        Policies(built.collect())
+    }
+
+    fn policy(&self, common: &Common<'_>, written: &Written) -> Option<Policy> {
+        self.check_allowed(common.name, written);
+        let reject = self.reject_of(common, written);
+        let rule = self.rule(common.name, written);
+        let key = written.key.as_ref()?;
+        let rule = rule?;
+        let sources: Box<[KeySource]> = key
+            .value
+            .0
+            .iter()
+            .map(|source| source.value.clone())
+            .collect();
+        self.check_cost(common.name, written, &rule);
+        let mode = match value(&written.mode)? {
+            Mode::Enforce if common.shadow => Mode::Shadow,
+            mode => mode,
+        };
+        Some(Policy {
+            name: common.name.into(),
+            index: common.index,
+            generation: generation(&rule, written, &sources),
+            share: rule.share(common.instances),
+            rule,
+            key: sources,
+            // Where the key cannot be missing, nobody asks; routes see to it where it can.
+            on_missing_key: value(&written.on_missing_key).unwrap_or(OnMissingKey::Skip),
+            on_store_failure: value(&written.on_store_failure).unwrap_or(common.on_failure),
+            scope: value(&written.store)?,
+            mode,
+            unit: value(&written.unit)?,
+            reject: reject?,
+            advertise: value(&written.advertise)?,
+        })
+    }
+
+    /// Fields that mean something for some kinds only.
+    fn check_allowed(&self, name: &str, written: &Written) {
+        let Some(kind) = value(&written.kind) else {
+            return;
+        };
+        let place = |field: &'static str, place: Option<Place>, kinds: &'static [Kind]| {
+            place
+                .filter(|_| !kinds.contains(&kind))
+                .map(|place| (field, place, kinds))
+        };
+        let misplaced = [
+            place(
+                "burst",
+                written.burst.as_ref().map(|at| at.place),
+                &[Kind::TokenBucket, Kind::LeakyBucket],
+            ),
+            place(
+                "max_wait",
+                written.max_wait.as_ref().map(|at| at.place),
+                &[Kind::LeakyBucket],
+            ),
+            place(
+                "anchor",
+                written.anchor.as_ref().map(|at| at.place),
+                &[Kind::FixedWindow],
+            ),
+            place(
+                "strict",
+                written.strict.as_ref().map(|at| at.place),
+                &[Kind::SlidingCounter],
+            ),
+        ];
+        for (field, place, kinds) in misplaced.into_iter().flatten() {
+            let kinds: Vec<&str> = kinds.iter().map(|kind| kind.as_str()).collect();
+            self.error(
+                Code::E030,
+                place,
+                format!(
+                    "`{field}` means nothing for kind \"{}\", in policy `{name}`",
+                    kind.as_str()
+                ),
+                format!(
+                    "take it out, or write kind = {}",
+                    crate::config::decode::quoted(&kinds)
+                ),
+            );
+        }
+    }
+
+    fn reject_of(&self, common: &Common<'_>, written: &Written) -> Option<usize> {
+        let reject = written.reject.as_ref()?;
+        let position = common.rejects.iter().position(|name| *name == reject.value);
+        if position.is_none() {
+            let user = format!("policy `{}`", common.name);
+            self.dangling(Code::E103, &user, "reject", reject, common.rejects);
+        }
+        position
+    }
+
+    fn rule(&self, name: &str, written: &Written) -> Option<Rule> {
+        let kind = value(&written.kind)?;
+        let limit_at = written.limit.as_ref()?;
+        let limit = limit_at.value;
+        let burst = match &written.burst {
+            Some(burst) => non_zero(burst.value.0)?,
+            None => limit.count,
+        };
+        let max_wait_us = value(&written.max_wait)
+            .map(|wait| u64::try_from(wait.0.as_micros()).unwrap_or(u64::MAX));
+        let built = match kind {
+            Kind::FixedWindow => {
+                let anchor = value(&written.anchor).unwrap_or(Anchor::Epoch);
+                FixedWindow::new(limit, anchor).map(Rule::FixedWindow)
+            }
+            Kind::SlidingLog => SlidingLog::new(limit).map(Rule::SlidingLog),
+            Kind::SlidingCounter => {
+                let strict = value(&written.strict).unwrap_or(false);
+                SlidingCounter::new(limit, strict).map(Rule::SlidingCounter)
+            }
+            Kind::TokenBucket => TokenBucket::new(limit, burst).map(Rule::TokenBucket),
+            Kind::LeakyBucket => LeakyBucket::new(limit, burst, max_wait_us).map(Rule::LeakyBucket),
+        };
+        built
+            .map_err(|TooLarge { found, largest }| {
+                let place = written.burst.as_ref().map_or(limit_at.place, |burst| burst.place);
+                self.error(
+                    Code::E027,
+                    place,
+                    format!("policy `{name}`: {found} over this window is too large to be counted exactly"),
+                    format!("the largest that fits is {largest}"),
+                );
+            })
+            .ok()
+    }
+
+    fn check_cost(&self, name: &str, written: &Written, rule: &Rule) {
+        if let Some(cost) = &written.cost
+            && cost.value.0 > rule.capacity()
+        {
+            self.too_costly(name, cost.value.0, rule, cost.place);
+        }
+    }
+
+    /// Reports a cost that is denied whatever was used before.
+    pub(super) fn too_costly(&self, policy: &str, cost: u64, rule: &Rule, place: Place) {
+        let capacity = rule.capacity();
+        let holds = match rule {
+            Rule::TokenBucket(_) | Rule::LeakyBucket(_) => "burst",
+            _ => "limit",
+        };
+        self.error(
+            Code::E033,
+            place,
+            format!("a cost of {cost} never passes policy `{policy}`, whose {holds} is {capacity}"),
+            format!("write a cost of at most {capacity}, or raise the {holds}"),
+        );
+    }
+
+    /// A key that may be missing, on a policy that does not say what then.
+    pub(super) fn must_say_on_missing_key(&self, name: &str, built: &Built<'_>) {
+        let (Some(source), None) = (built.may_lack(), &built.written.on_missing_key) else {
+            return;
+        };
+        let Some(key) = &built.written.key else {
+            return;
+        };
+        self.error(
+            Code::E043,
+            key.place,
+            format!(
+                "policy `{name}` can lose its key: `{}` may be absent",
+                spelling(source)
+            ),
+            "add on_missing_key = \"skip\", \"deny\" or \"empty\"",
+        );
+    }
+
+    /// A policy that no route uses.
+    pub(super) fn warn_unused(&self, name: &str, built: &Built<'_>) {
+        self.findings.add(
+            Finding::new(
+                Code::W203,
+                built.place,
+                format!("no route uses policy `{name}`"),
+            )
+            .help("name it in the policies of a route, or take it out"),
+        );
+    }
+}
+
+/// What building a policy needs beside what is written.
+struct Common<'a> {
+    index: usize,
+    name: &'a str,
+    on_failure: OnStoreFailure,
+    instances: NonZeroU32,
+    shadow: bool,
+    rejects: &'a [&'a str],
+}
+
+/// In the order in which rejects are built.
+fn reject_names(file: &File) -> Vec<&str> {
+    let written = by_name(file.rejects.as_ref());
+    let others = written.into_keys().filter(|name| *name != DEFAULT);
+    std::iter::once(DEFAULT).chain(others).collect()
+}
+
+/// Covers all that makes an old state meaningless, and nothing else: a new limit or burst keeps what was used.
+fn generation(rule: &Rule, written: &Written, key: &[KeySource]) -> Generation {
+    let mut hasher = blake3::Hasher::new();
+    let mut part = |bytes: &[u8]| {
+        hasher.update(&(bytes.len() as u64).to_le_bytes());
+        hasher.update(bytes);
+    };
+    part(&STATE_FORMAT.to_le_bytes());
+    part(rule.kind().as_bytes());
+    part(&rule.limit().window_us.get().to_le_bytes());
+    let from_first = value(&written.anchor) == Some(Anchor::FirstRequest);
+    let strict = value(&written.strict) == Some(true);
+    part(&[u8::from(from_first), u8::from(strict)]);
+    for source in key {
+        part(spelling(source).as_bytes());
+    }
+    let [a, b, c, d, ..] = *hasher.finalize().as_bytes();
+    Generation(u32::from_be_bytes([a, b, c, d]))
+}
+
+impl Kind {
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::FixedWindow => "fixed-window",
+            Self::SlidingLog => "sliding-log",
+            Self::SlidingCounter => "sliding-counter",
+            Self::TokenBucket => "token-bucket",
+            Self::LeakyBucket => "leaky-bucket",
+        }
+    }
+}

@@ -1,0 +1,543 @@
+//! `[routes]`: patterns, actions, and the policies at their places.
+
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+use http::StatusCode;
+
+use super::policies::{Built, Policies};
+use super::{Builder, by_name, path, value};
+use std::sync::Arc;
+
+use crate::check::KeySource;
+use crate::check::{Demand, Mode, Use};
+use crate::config::decode::{At, Pairs};
+use crate::config::error::{Code, Finding};
+use crate::config::file::{File, Item, Match, Route as Written, UseItem};
+use crate::config::key_source::spelling;
+use crate::config::source::Place;
+use crate::config::values::Wanted;
+use crate::config::{Action, Route};
+use crate::decide::Cost;
+use crate::route::pattern::{Host, Path, Segment, Value};
+use crate::route::{Pattern, Table};
+
+impl Builder<'_> {
+    /// Routes, and what can only be said of policies once it is known where they are used.
+    pub(super) fn routes(&self, file: &File, policies: &Policies<'_>) -> Option<Table<Arc<Route>>> {
+        let written = by_name(file.routes.as_ref());
+        let upstreams: Vec<&str> = by_name(file.upstreams.as_ref()).into_keys().collect();
+        let mut usage = Usage::default();
+        let mut places = Vec::new();
+        let mut built = Vec::new();
+        let mut complete = true;
+        for (index, (name, (at, route))) in written.into_iter().enumerate() {
+            self.lint(name, at, route, policies);
+            match self.route(index, name, route, &upstreams, policies, &mut usage) {
+                Some(entry) => {
+                    places.push((name, at.place));
+                    built.push(entry);
+                }
+                None => complete = false,
+            }
+        }
+        self.check_usage(policies, &usage);
+        let table = Table::new(built)
+            .map_err(|ties| {
+                for tie in ties {
+                    if let (Some((first, first_at)), Some((second, second_at))) =
+                        (places.get(tie.first), places.get(tie.second))
+                    {
+                        self.findings.add(
+                            Finding::new(
+                                Code::E130,
+                                *second_at,
+                                format!("routes `{first}` and `{second}` match the same request with equal right"),
+                            )
+                            .label("this one")
+                            .also(*first_at, "and this one")
+                            .help("make one of them more specific: a host, a longer path, methods, headers or query"),
+                        );
+                    }
+                }
+            })
+            .ok();
+        table.filter(|_| complete)
+    }
+
+    fn route<'f>(
+        &self,
+        index: usize,
+        name: &str,
+        written: &'f Written,
+        upstreams: &[&str],
+        policies: &Policies<'f>,
+        usage: &mut Usage,
+    ) -> Option<(Pattern, Arc<Route>)> {
+        let action = self.action(name, written, upstreams);
+        let pattern = self.pattern(written.r#match.as_ref());
+        let demands = self.demands(name, written, policies, usage);
+        let add_headers = self.header_fields(written.add_headers.as_ref());
+        let strip_prefix = self.strip_prefix(written);
+        if let Some(pattern) = &pattern {
+            self.check_path_keys(name, written, pattern, policies);
+        }
+        Some((
+            pattern?,
+            Arc::new(Route {
+                name: name.into(),
+                index,
+                action: action?,
+                demands: demands?,
+                strip_prefix: strip_prefix?,
+                add_headers: add_headers?,
+                timeout: value(&written.timeout).map(|timeout| timeout.0),
+                access_log: value(&written.access_log)?,
+            }),
+        ))
+    }
+
+    fn action(&self, name: &str, written: &Written, upstreams: &[&str]) -> Option<Action> {
+        match (&written.upstream, &written.respond) {
+            (Some(upstream), None) => {
+                let position = upstreams.iter().position(|known| *known == upstream.value);
+                if position.is_none() {
+                    self.dangling(
+                        Code::E102,
+                        &format!("route `{name}`"),
+                        "upstream",
+                        upstream,
+                        upstreams,
+                    );
+                }
+                position.map(Action::Forward)
+            }
+            (None, Some(respond)) => {
+                let status = u16::try_from(value(&respond.value.status)?.0).ok()?;
+                let body = value(&respond.value.body)?;
+                Some(Action::Respond(
+                    StatusCode::from_u16(status).ok()?,
+                    Bytes::from(body),
+                ))
+            }
+            (Some(_), Some(respond)) => {
+                self.error(
+                    Code::E018,
+                    respond.place,
+                    "`upstream` and `respond` exclude each other",
+                    "keep one of them",
+                );
+                None
+            }
+            (None, None) => {
+                self.error(
+                    Code::E016,
+                    written.r#match.as_ref()?.place,
+                    format!("route `{name}` leads nowhere"),
+                    "add upstream = \"NAME\", or respond = { status = 403 }",
+                );
+                None
+            }
+        }
+    }
+
+    fn pattern(&self, written: Option<&At<Match>>) -> Option<Pattern> {
+        let written = &written?.value;
+        let hosts = self.one_or_several(
+            "host",
+            written.host.as_ref(),
+            "hosts",
+            written.hosts.as_ref(),
+        );
+        let paths = self.one_or_several(
+            "path",
+            written.path.as_ref(),
+            "paths",
+            written.paths.as_ref(),
+        );
+        let hosts: Vec<Option<Host>> = hosts
+            .into_iter()
+            .map(|host| {
+                let read = path::host(&host.value);
+                read.map_err(|refusal| self.refused(Code::E025, "host", host.place, refusal))
+                    .ok()
+            })
+            .collect();
+        let paths: Vec<Option<Path>> = paths
+            .into_iter()
+            .map(|written| {
+                let read = path::path(&written.value);
+                read.map_err(|refusal| self.refused(Code::E024, "path", written.place, refusal))
+                    .ok()
+            })
+            .collect();
+        let headers: Option<Vec<_>> = written.headers.as_ref().map_or_else(
+            || Some(Vec::new()),
+            |pairs| {
+                let read: Vec<Option<_>> = pairs
+                    .value
+                    .0
+                    .iter()
+                    .map(|(name, wanted)| {
+                        Some((self.header_name(name, false)?, wanted_value(wanted)))
+                    })
+                    .collect();
+                read.into_iter().collect()
+            },
+        );
+        let methods = written.methods.as_ref();
+        Some(Pattern {
+            hosts: hosts.into_iter().collect::<Option<_>>()?,
+            paths: paths.into_iter().collect::<Option<_>>()?,
+            methods: methods
+                .map(|list| {
+                    list.value
+                        .iter()
+                        .map(|method| method.value.clone())
+                        .collect()
+                })
+                .unwrap_or_default(),
+            headers: headers?,
+            query: written.query.as_ref().map(query).unwrap_or_default(),
+        })
+    }
+
+    fn refused(
+        &self,
+        code: Code,
+        what: &str,
+        place: Place,
+        refusal: crate::config::units::Refusal,
+    ) {
+        self.error(
+            code,
+            place,
+            format!("{what} {}", refusal.why),
+            refusal.help.unwrap_or_default(),
+        );
+    }
+
+    fn one_or_several<'w>(
+        &self,
+        one_key: &str,
+        one: Option<&'w At<String>>,
+        several_key: &str,
+        several: Option<&'w At<Vec<At<String>>>>,
+    ) -> Vec<&'w At<String>> {
+        match (one, several) {
+            (Some(one), None) => vec![one],
+            (None, Some(several)) => {
+                if several.value.is_empty() {
+                    self.error(
+                        Code::E026,
+                        several.place,
+                        format!("`{several_key} = []` would match nothing"),
+                        format!("leave it out to match every {one_key}"),
+                    );
+                }
+                several.value.iter().collect()
+            }
+            (Some(one), Some(_)) => {
+                self.error(
+                    Code::E018,
+                    one.place,
+                    format!("`{one_key}` and `{several_key}` exclude each other"),
+                    format!("write all of them in `{several_key}`"),
+                );
+                Vec::new()
+            }
+            (None, None) => Vec::new(),
+        }
+    }
+
+    fn demands(
+        &self,
+        route: &str,
+        written: &Written,
+        policies: &Policies<'_>,
+        usage: &mut Usage,
+    ) -> Option<Vec<Demand>> {
+        let mut seen: Vec<(&str, Place)> = Vec::new();
+        let mut demands = Vec::new();
+        let mut complete = true;
+        for item in &written.policies.as_ref()?.value {
+            let (uses, one_of) = uses_of(&item.value);
+            let count = uses.len();
+            let mut built = Vec::new();
+            for (position, a_use) in uses.into_iter().enumerate() {
+                self.check_twice(route, a_use, &mut seen);
+                let falls_through = one_of && position + 1 < count;
+                match self.one_use(route, a_use, policies) {
+                    Some(done) => built.push(done),
+                    None => complete = false,
+                }
+                usage.used.insert(a_use.policy.value.clone());
+                if !falls_through {
+                    usage.needs_key.insert(a_use.policy.value.clone());
+                }
+                if one_of && !falls_through {
+                    self.check_last(a_use, policies, usage);
+                }
+            }
+            if one_of {
+                demands.push(Demand::FirstOf(built.into()));
+            } else {
+                demands.extend(built.into_iter().map(Demand::One));
+            }
+        }
+        complete.then_some(demands)
+    }
+
+    fn check_twice<'w>(&self, route: &str, a_use: &'w UseItem, seen: &mut Vec<(&'w str, Place)>) {
+        let name = a_use.policy.value.as_str();
+        match seen.iter().find(|(other, _)| *other == name) {
+            Some((_, first)) => self.findings.add(
+                Finding::new(
+                    Code::E034,
+                    a_use.policy.place,
+                    format!("route `{route}` uses policy `{name}` twice"),
+                )
+                .label("here again")
+                .also(*first, "first here")
+                .help("name it once; { use, cost } makes a request take more of it"),
+            ),
+            None => seen.push((name, a_use.policy.place)),
+        }
+    }
+
+    /// The last of a `first_of` has nothing after it: without its key the request would pass unlimited.
+    fn check_last(&self, a_use: &UseItem, policies: &Policies<'_>, usage: &mut Usage) {
+        let name = a_use.policy.value.as_str();
+        let Some(built) = policies.0.get(name) else {
+            return;
+        };
+        if let (Some(source), None) = (built.may_lack(), &built.written.on_missing_key) {
+            usage.reported.insert(name.to_owned());
+            self.error(
+                Code::E140,
+                a_use.policy.place,
+                format!("the last of `first_of` may not apply: `{}` of policy `{name}` may be absent", spelling(source)),
+                format!(
+                    "end with a policy whose key is always there (\"ip\"), or give `{name}` an on_missing_key"
+                ),
+            );
+        }
+    }
+
+    fn one_use(&self, route: &str, a_use: &UseItem, policies: &Policies<'_>) -> Option<Use> {
+        let Some(built) = policies.0.get(a_use.policy.value.as_str()) else {
+            let known: Vec<&str> = policies.0.keys().copied().collect();
+            self.dangling(
+                Code::E101,
+                &format!("route `{route}`"),
+                "policy",
+                &a_use.policy,
+                &known,
+            );
+            return None;
+        };
+        let policy = built.policy.clone()?;
+        if let Some(cost) = &a_use.cost
+            && cost.value.0 > policy.rule.capacity()
+        {
+            self.too_costly(&policy.name, cost.value.0, &policy.rule, cost.place);
+        }
+        let cost = a_use
+            .cost
+            .as_ref()
+            .map_or(built.cost, |cost| Cost::new(cost.value.0));
+        Some(Use { policy, cost })
+    }
+
+    fn strip_prefix(&self, written: &Written) -> Option<Option<std::sync::Arc<str>>> {
+        let Some(prefix) = &written.strip_prefix else {
+            return Some(None);
+        };
+        match path::path(&prefix.value) {
+            Ok(Path {
+                segments,
+                open: false,
+            }) if segments
+                .iter()
+                .all(|segment| matches!(segment, Segment::Literal(_))) =>
+            {
+                Some(Some(prefix.value.as_str().into()))
+            }
+            Ok(_) => {
+                self.error(
+                    Code::E024,
+                    prefix.place,
+                    format!("`{}` is not a prefix to take off", prefix.value),
+                    "write literal segments: \"/api\"",
+                );
+                None
+            }
+            Err(refusal) => {
+                self.refused(Code::E024, "strip_prefix", prefix.place, refusal);
+                None
+            }
+        }
+    }
+
+    /// A key that is read from a path parameter needs a parameter of that name in every path of the route.
+    fn check_path_keys(
+        &self,
+        name: &str,
+        written: &Written,
+        pattern: &Pattern,
+        policies: &Policies<'_>,
+    ) {
+        let items = written.policies.iter().flat_map(|items| &items.value);
+        for a_use in items.flat_map(|item| uses_of(&item.value).0) {
+            let Some(built) = policies.0.get(a_use.policy.value.as_str()) else {
+                continue;
+            };
+            for source in built.sources() {
+                let KeySource::Path(param) = &source.value else {
+                    continue;
+                };
+                let has = |path: &Path| {
+                    path.segments
+                        .iter()
+                        .any(|segment| matches!(segment, Segment::Param(name) if name == param))
+                };
+                if pattern.paths.is_empty() || !pattern.paths.iter().all(has) {
+                    self.findings.add(
+                        Finding::new(
+                            Code::E035,
+                            a_use.policy.place,
+                            format!(
+                                "policy `{}` counts by `path:{param}`, which a path of route `{name}` does not have",
+                                a_use.policy.value
+                            ),
+                        )
+                        .also(source.place, "the key")
+                        .help(format!("write {{{param}}} in every path of the route, or use another policy")),
+                    );
+                }
+            }
+        }
+    }
+
+    /// What can be said of policies once all routes are known.
+    fn check_usage(&self, policies: &Policies<'_>, usage: &Usage) {
+        for (name, built) in &policies.0 {
+            let used = usage.used.contains(*name);
+            if !used {
+                self.warn_unused(name, built);
+            }
+            // Before the last of a `first_of` the next one stands in; anywhere else somebody has to decide.
+            if !usage.reported.contains(*name) && (!used || usage.needs_key.contains(*name)) {
+                self.must_say_on_missing_key(name, built);
+            }
+            for source in built.sources() {
+                if let KeySource::Path(param) = &source.value {
+                    self.findings.add(
+                        Finding::new(
+                            Code::W208,
+                            source.place,
+                            format!(
+                                "policy `{name}` counts each value of `{{{param}}}` apart: whoever tries many values is not limited by it"
+                            ),
+                        )
+                        .help("add a policy by \"ip\" or \"route\" to limit guessing"),
+                    );
+                }
+            }
+        }
+    }
+
+    /// Warnings about what a route leaves open.
+    fn lint(&self, name: &str, at: &At<String>, written: &Written, policies: &Policies<'_>) {
+        let items = written
+            .policies
+            .as_ref()
+            .map(|items| items.value.as_slice())
+            .unwrap_or_default();
+        if items.is_empty() && written.respond.is_none() {
+            self.findings.add(
+                Finding::new(
+                    Code::W204,
+                    at.place,
+                    format!("route `{name}` has no policy: nothing limits it"),
+                )
+                .help("add policies = [\"NAME\"]"),
+            );
+            return;
+        }
+        let find = |a_use: &UseItem| policies.0.get(a_use.policy.value.as_str());
+        let known: Vec<Vec<&Built<'_>>> = items
+            .iter()
+            .map(|item| {
+                uses_of(&item.value)
+                    .0
+                    .into_iter()
+                    .filter_map(find)
+                    .collect()
+            })
+            .collect();
+        // A guard holds whatever the client sends. One that stands behind another in a `first_of` does not.
+        let guarded = known.iter().any(|uses| {
+            !uses.is_empty()
+                && uses
+                    .iter()
+                    .all(|built| built.enforced() && !built.unverified())
+        });
+        let mut escapable = known.iter().flatten().filter(|built| {
+            value(&built.written.mode) != Some(Mode::Off)
+                && built.sources().next().is_some()
+                && built
+                    .sources()
+                    .all(|source| crate::config::key_source::is_unverified(&source.value))
+        });
+        if let (false, Some(built)) = (guarded, escapable.next()) {
+            let sources: Vec<String> = built
+                .sources()
+                .map(|source| format!("`{}`", spelling(&source.value)))
+                .collect();
+            self.findings.add(
+                Finding::new(
+                    Code::W201,
+                    at.place,
+                    format!(
+                        "route `{name}` is limited only by {}, which a client may change at will",
+                        sources.join(" and ")
+                    ),
+                )
+                .help("add a policy with key = \"ip\" beside it"),
+            );
+        }
+    }
+}
+
+/// Where policies are used, and what was already said about them.
+#[derive(Debug, Default)]
+struct Usage {
+    used: BTreeSet<String>,
+    needs_key: BTreeSet<String>,
+    reported: BTreeSet<String>,
+}
+
+/// The policies of an item, and whether only the first of them counts whose key is present.
+fn uses_of(item: &Item) -> (Vec<&UseItem>, bool) {
+    match item {
+        Item::One(a_use) => (vec![a_use], false),
+        Item::FirstOf(uses) => (uses.iter().map(|at| &at.value).collect(), true),
+    }
+}
+
+fn wanted_value(wanted: &At<Wanted>) -> Value {
+    match &wanted.value {
+        Wanted::Any => Value::Present,
+        Wanted::Text(text) => Value::Exact(text.as_str().into()),
+    }
+}
+
+fn query(pairs: &At<Pairs<Wanted>>) -> Vec<(std::sync::Arc<str>, Value)> {
+    pairs
+        .value
+        .0
+        .iter()
+        .map(|(name, wanted)| (name.value.as_str().into(), wanted_value(wanted)))
+        .collect()
+}

@@ -1,0 +1,142 @@
+//! `[upstreams]`.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use super::{Builder, by_name, non_zero_u32, value};
+use crate::config::decode::At;
+use crate::config::error::Code;
+use crate::config::file::{File, Upstream as Written};
+use crate::config::values::HostField;
+use crate::config::{Target, Timeouts, Upstream};
+
+impl Builder<'_> {
+    pub(super) fn upstreams(&self, file: &File) -> Option<Vec<Upstream>> {
+        let built: Vec<Option<Upstream>> = by_name(file.upstreams.as_ref())
+            .into_iter()
+            .map(|(name, (at, upstream))| self.upstream(name, at, upstream))
+            .collect();
+        built.into_iter().collect()
+    }
+
+    fn upstream(&self, name: &str, at: &At<String>, written: &Written) -> Option<Upstream> {
+        let target = self.target(at, written);
+        let timeouts = value(&written.timeouts)?;
+        Some(Upstream {
+            name: name.into(),
+            target: target?,
+            timeouts: Timeouts {
+                connect: timeouts.connect?.value.0,
+                read: timeouts.read?.value.0,
+                write: timeouts.write?.value.0,
+                idle: timeouts.idle?.value.0,
+            },
+            host_header: match value(&written.host_header)? {
+                HostField::Keep => None,
+                HostField::Send(host) => Some(host),
+            },
+            retries: usize::try_from(value(&written.retries)?.0).ok()?,
+        })
+    }
+
+    fn target(&self, at: &At<String>, written: &Written) -> Option<Target> {
+        let servers = match (&written.servers, &written.builtin) {
+            (Some(servers), None) => servers,
+            (None, Some(_)) => return Some(Target::Echo),
+            (Some(_), Some(builtin)) => {
+                self.error(
+                    Code::E018,
+                    builtin.place,
+                    "`servers` and `builtin` exclude each other",
+                    "keep one of them",
+                );
+                return None;
+            }
+            (None, None) => {
+                self.error(
+                    Code::E016,
+                    at.place,
+                    format!("upstream `{}` has no `servers`", at.value),
+                    "add servers = [\"127.0.0.1:9000\"], or builtin = \"echo\"",
+                );
+                return None;
+            }
+        };
+        if servers.value.is_empty() {
+            self.error(
+                Code::E016,
+                servers.place,
+                format!("upstream `{}` has no `servers`", at.value),
+                "name one at least: servers = [\"127.0.0.1:9000\"]",
+            );
+            return None;
+        }
+        let built: Vec<Option<(Arc<str>, NonZeroU32)>> = servers
+            .value
+            .iter()
+            .map(|server| {
+                let address = &server.value.address;
+                if !is_host_and_port(&address.value) {
+                    self.error(
+                        Code::E025,
+                        address.place,
+                        format!("`{}` is not the address of a server", address.value),
+                        advice(&address.value),
+                    );
+                    return None;
+                }
+                let weight = non_zero_u32(server.value.weight)?;
+                Some((address.value.as_str().into(), weight))
+            })
+            .collect();
+        built
+            .into_iter()
+            .collect::<Option<_>>()
+            .map(Target::Servers)
+    }
+}
+
+/// Whether it is `host:port`, with brackets around an IPv6 address.
+pub(super) fn is_host_and_port(text: &str) -> bool {
+    let Some((host, port)) = text.rsplit_once(':') else {
+        return false;
+    };
+    let good_port = port.parse::<u16>().is_ok_and(|port| port > 0) && !port.starts_with('+');
+    let good_host = match host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'))
+    {
+        Some(address) => address.parse::<std::net::Ipv6Addr>().is_ok(),
+        None => {
+            !host.is_empty()
+                && host.len() <= 253
+                && host
+                    .chars()
+                    .all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_'))
+        }
+    };
+    good_port && good_host
+}
+
+fn advice(text: &str) -> String {
+    if let Some((scheme, rest)) = text.split_once("://") {
+        let host = rest.split('/').next().unwrap_or_default();
+        if scheme == "http" && is_host_and_port(host) {
+            return format!("write \"{host}\"");
+        }
+        if scheme == "http" && is_host_and_port(&format!("{host}:80")) {
+            return format!("write \"{host}:80\"");
+        }
+        if scheme == "https" {
+            return "TLS to servers is not built yet: write host:port of a plain HTTP server"
+                .to_owned();
+        }
+    }
+    if text.parse::<std::net::Ipv6Addr>().is_ok() {
+        return format!("write \"[{text}]:8080\"");
+    }
+    if is_host_and_port(&format!("{text}:8080")) {
+        return format!("write the port too: \"{text}:8080\"");
+    }
+    "write host:port: \"10.0.1.11:8080\"".to_owned()
+}

@@ -1,0 +1,459 @@
+//! From the tree to the shapes as written. Every value is read even if its neighbour is wrong.
+
+use super::error::{Code, Finding, Findings, did_you_mean};
+use super::shape::{Field, NAME, Shape, TableShape};
+use super::source::Place;
+use super::tree::{Entry, Node, Value};
+use super::units::Refusal;
+
+/// A value, and where it stands.
+#[derive(Clone, Debug)]
+pub(crate) struct At<T> {
+    pub(crate) value: T,
+    pub(crate) place: Place,
+}
+
+/// Something that can be read from the tree.
+pub(crate) trait Decode: Sized {
+    /// What may be written.
+    fn shape() -> Shape;
+
+    /// Reads it; `None`, with the reasons among the reader's findings, if it is not what it should be.
+    fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self>;
+}
+
+/// A table as [`table!`] declares it.
+pub(crate) trait Table: Default {
+    /// What it is for, and its fields.
+    fn table_shape() -> TableShape;
+
+    /// Reads the field `key`; false if there is none.
+    fn set(&mut self, key: &str, node: &Node, reader: &Reader<'_>) -> bool;
+}
+
+/// Declares a table once: its fields, their types, defaults (as TOML) and meanings.
+///
+/// `field: Type;` may be left out, `field: Type = "default";` then has that value, `field: Type, required;` must
+/// not be left out.
+macro_rules! table {
+    ($(#[doc = $about:literal])+ $table:ident {
+        $( $(#[doc = $meaning:literal])+ $field:ident : $type:ty $(= $default:literal)? $(, $required:ident)? ; )*
+    }) => {
+        $(#[doc = $about])+
+        #[derive(Clone, Debug, Default)]
+        pub(crate) struct $table {
+            $( $(#[doc = $meaning])+ pub(crate) $field: Option<$crate::config::decode::At<$type>>, )*
+        }
+
+        impl $crate::config::decode::Table for $table {
+            fn table_shape() -> $crate::config::shape::TableShape {
+                $crate::config::shape::TableShape {
+                    about: concat!($($about),+).trim_ascii(),
+                    fields: vec![ $( $crate::config::shape::Field {
+                        key: $crate::config::decode::field_key(stringify!($field)),
+                        about: concat!($($meaning),+).trim_ascii(),
+                        default: None::<&'static str>$(.or(Some($default)))?,
+                        required: None::<&'static str>$(.or(Some(stringify!($required))))?.is_some(),
+                        shape: <$type as $crate::config::decode::Decode>::shape(),
+                    }, )* ],
+                }
+            }
+
+            fn set(
+                &mut self,
+                key: &str,
+                node: &$crate::config::tree::Node,
+                reader: &$crate::config::decode::Reader<'_>,
+            ) -> bool {
+                $( if key == $crate::config::decode::field_key(stringify!($field)) {
+                    self.$field = reader.read(key, node);
+                    return true;
+                } )*
+                false
+            }
+        }
+
+        impl $crate::config::decode::Decode for $table {
+            fn shape() -> $crate::config::shape::Shape {
+                $crate::config::shape::Shape::Table(<Self as $crate::config::decode::Table>::table_shape())
+            }
+
+            fn decode(
+                node: &$crate::config::tree::Node,
+                reader: &$crate::config::decode::Reader<'_>,
+            ) -> Option<Self> {
+                reader.table(node)
+            }
+        }
+    };
+}
+
+/// Declares the words that a type is written as.
+macro_rules! words {
+    ($type:ty { $( $word:literal => $value:expr ),+ $(,)? }) => {
+        impl $crate::config::decode::Decode for $type {
+            fn shape() -> $crate::config::shape::Shape {
+                $crate::config::shape::Shape::Words(vec![ $($word),+ ])
+            }
+
+            fn decode(
+                node: &$crate::config::tree::Node,
+                reader: &$crate::config::decode::Reader<'_>,
+            ) -> Option<Self> {
+                match reader.word(node, &[ $($word),+ ])?.as_str() {
+                    $( $word => Some($value), )+
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+pub(crate) use {table, words};
+
+/// A field's key: its identifier, without the mark of a raw one.
+pub(crate) fn field_key(identifier: &'static str) -> &'static str {
+    identifier.strip_prefix("r#").unwrap_or(identifier)
+}
+
+/// Reads values, knowing where in the file it is.
+#[derive(Clone, Debug)]
+pub(crate) struct Reader<'a> {
+    pub(crate) findings: &'a Findings,
+    path: Vec<String>,
+}
+
+impl<'a> Reader<'a> {
+    pub(crate) fn new(findings: &'a Findings) -> Self {
+        Self {
+            findings,
+            path: Vec::new(),
+        }
+    }
+
+    /// Reads what stands at `key`.
+    pub(crate) fn read<T: Decode>(&self, key: &str, node: &Node) -> Option<At<T>> {
+        let mut path = self.path.clone();
+        path.push(key.to_owned());
+        let reader = Self {
+            findings: self.findings,
+            path,
+        };
+        reader.item(node)
+    }
+
+    /// Reads an item of a list, under the list's name.
+    pub(crate) fn item<T: Decode>(&self, node: &Node) -> Option<At<T>> {
+        T::decode(node, self).map(|value| At {
+            value,
+            place: node.place,
+        })
+    }
+
+    /// The key that is being read.
+    pub(crate) fn key(&self) -> &str {
+        self.path.last().map_or("", String::as_str)
+    }
+
+    /// Where in the file it is, as one says it: `policy `login``.
+    pub(crate) fn subject(&self) -> String {
+        subject(&self.path)
+    }
+
+    pub(crate) fn report(&self, finding: Finding) {
+        self.findings.add(finding);
+    }
+
+    /// Reports that a value is of the wrong type.
+    pub(crate) fn wrong_type(&self, node: &Node, expected: &str, help: &str) {
+        let finding = Finding::new(
+            Code::E015,
+            node.place,
+            format!(
+                "`{}` is {}; {expected} is expected",
+                self.key(),
+                node.value.what()
+            ),
+        );
+        self.report(if help.is_empty() {
+            finding
+        } else {
+            finding.help(help)
+        });
+    }
+
+    /// Reports that a text is not what it should be; `code` unless it is out of bounds.
+    pub(crate) fn refuse(&self, code: Code, node: &Node, refusal: Refusal) {
+        let code = if refusal.out_of_bounds {
+            Code::E026
+        } else {
+            code
+        };
+        let finding = Finding::new(
+            code,
+            node.place,
+            format!("`{}`: {}", self.key(), refusal.why),
+        );
+        self.report(match refusal.help {
+            Some(help) => finding.help(help),
+            None => finding,
+        });
+    }
+
+    /// A text.
+    pub(crate) fn text<'n>(&self, node: &'n Node, expected: &str) -> Option<&'n str> {
+        match &node.value {
+            Value::Text(text) => Some(text),
+            Value::Whole(number) => {
+                self.wrong_type(node, expected, &format!("write \"{number}\" in quotes"));
+                None
+            }
+            _ => {
+                self.wrong_type(node, expected, "");
+                None
+            }
+        }
+    }
+
+    /// One of `words`.
+    pub(crate) fn word(&self, node: &Node, words: &[&str]) -> Option<String> {
+        let listed = quoted(words);
+        let found = match &node.value {
+            Value::Text(text) => text.clone(),
+            Value::Whole(number) if words.contains(&number.to_string().as_str()) => {
+                self.wrong_type(node, "a text", &format!("write \"{number}\""));
+                return None;
+            }
+            _ => {
+                self.wrong_type(node, &listed, "");
+                return None;
+            }
+        };
+        if words.contains(&found.as_str()) {
+            return Some(found);
+        }
+        let near = did_you_mean(&found, words.iter().copied());
+        self.report(
+            Finding::new(
+                Code::E017,
+                node.place,
+                format!("`{} = \"{found}\"` is not known", self.key()),
+            )
+            .label(near.map_or_else(String::new, |near| format!("did you mean \"{near}\"?")))
+            .help(format!("write {listed}")),
+        );
+        None
+    }
+
+    /// A table that is declared by [`table!`].
+    pub(crate) fn table<T: Table>(&self, node: &Node) -> Option<T> {
+        let Value::Table(entries) = &node.value else {
+            self.wrong_type(node, "a table", "");
+            return None;
+        };
+        let shape = T::table_shape();
+        let mut table = T::default();
+        for entry in entries {
+            if !table.set(&entry.key, &entry.node, self) {
+                self.unknown(entry, &shape.fields);
+            }
+        }
+        for field in &shape.fields {
+            if field.required && node.get(field.key).is_none() {
+                self.missing(node, field);
+            }
+        }
+        Some(table)
+    }
+
+    fn unknown(&self, entry: &Entry, fields: &[Field]) {
+        let keys = || fields.iter().map(|field| field.key);
+        let near = did_you_mean(&entry.key, keys());
+        self.report(
+            Finding::new(
+                Code::E014,
+                entry.place,
+                format!("unknown field `{}` in {}", entry.key, self.subject()),
+            )
+            .label(near.map_or_else(String::new, |near| format!("did you mean `{near}`?")))
+            .note(format!(
+                "allowed here: {}",
+                keys().collect::<Vec<_>>().join(", ")
+            )),
+        );
+    }
+
+    fn missing(&self, node: &Node, field: &Field) {
+        let what = match &field.shape {
+            Shape::Words(words) => format!(": {}", quoted(words)),
+            _ => String::new(),
+        };
+        self.report(
+            Finding::new(
+                Code::E016,
+                node.place,
+                format!("{} lacks `{}`", self.subject(), field.key),
+            )
+            .help(format!("add {} = …{what}", field.key)),
+        );
+    }
+
+    /// Checks the name of a policy, route and the like.
+    fn check_name(&self, entry: &Entry) {
+        let mut letters = entry.key.chars();
+        let good = letters.next().is_some_and(|c| c.is_ascii_lowercase())
+            && letters.all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
+            && entry.key.len() <= 48;
+        if good {
+            return;
+        }
+        let mut proposal: String = entry
+            .key
+            .to_lowercase()
+            .chars()
+            .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
+            .skip_while(|c| !c.is_ascii_lowercase())
+            .take(48)
+            .collect();
+        proposal.truncate(proposal.trim_end_matches('-').len());
+        let finding = Finding::new(
+            Code::E019,
+            entry.place,
+            format!("`{}` cannot be a name in `[{}]`", entry.key, self.key()),
+        )
+        .note("a name begins with a letter and has up to 48 of a-z, 0-9 and -, since it stands in headers and metrics");
+        self.report(if proposal.is_empty() {
+            finding
+        } else {
+            finding.help(format!("write {proposal}"))
+        });
+    }
+}
+
+/// `policy `login``, `` `match` of route `login` ``, `` `[server]` ``.
+fn subject(path: &[String]) -> String {
+    let named = |table: &str| match table {
+        "policies" => Some("policy"),
+        "routes" => Some("route"),
+        "upstreams" => Some("upstream"),
+        "listeners" => Some("listener"),
+        "rejects" => Some("reject"),
+        _ => None,
+    };
+    match path {
+        [] => "the top level".to_owned(),
+        [table, name] if named(table).is_some() => {
+            format!("{} `{name}`", named(table).unwrap_or_default())
+        }
+        [table] => format!("`[{table}]`"),
+        [above @ .., last] => format!("`{last}` of {}", subject(above)),
+    }
+}
+
+/// `"a", "b" or "c"`.
+pub(crate) fn quoted(words: &[&str]) -> String {
+    let quoted: Vec<String> = words.iter().map(|word| format!("\"{word}\"")).collect();
+    match quoted.split_last() {
+        Some((last, [])) => last.clone(),
+        Some((last, others)) => format!("{} or {last}", others.join(", ")),
+        None => String::new(),
+    }
+}
+
+/// A table with names of the operator's choice, each a good label.
+#[derive(Clone, Debug)]
+pub(crate) struct Named<T>(pub(crate) Vec<(At<String>, At<T>)>);
+
+/// A table whose keys are anything.
+#[derive(Clone, Debug)]
+pub(crate) struct Pairs<T>(pub(crate) Vec<(At<String>, At<T>)>);
+
+fn pairs<T: Decode>(node: &Node, reader: &Reader<'_>) -> Option<Vec<(At<String>, At<T>)>> {
+    let Value::Table(entries) = &node.value else {
+        reader.wrong_type(node, "a table", "");
+        return None;
+    };
+    Some(
+        entries
+            .iter()
+            .filter_map(|entry| {
+                let name = At {
+                    value: entry.key.clone(),
+                    place: entry.place,
+                };
+                Some((name, reader.read(&entry.key, &entry.node)?))
+            })
+            .collect(),
+    )
+}
+
+impl<T: Decode> Decode for Named<T> {
+    fn shape() -> Shape {
+        Shape::Map(NAME, Box::new(T::shape()))
+    }
+
+    fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
+        for entry in node.entries() {
+            reader.check_name(entry);
+        }
+        pairs(node, reader).map(Self)
+    }
+}
+
+impl<T: Decode> Decode for Pairs<T> {
+    fn shape() -> Shape {
+        Shape::Map("", Box::new(T::shape()))
+    }
+
+    fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
+        pairs(node, reader).map(Self)
+    }
+}
+
+impl<T: Decode> Decode for Vec<At<T>> {
+    fn shape() -> Shape {
+        Shape::List(Box::new(T::shape()))
+    }
+
+    fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
+        let Value::List(items) = &node.value else {
+            reader.wrong_type(node, "an array", "write [ … ] around it");
+            return None;
+        };
+        Some(items.iter().filter_map(|item| reader.item(item)).collect())
+    }
+}
+
+impl Decode for String {
+    fn shape() -> Shape {
+        Shape::Text("")
+    }
+
+    fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
+        reader.text(node, "a text").map(str::to_owned)
+    }
+}
+
+impl Decode for bool {
+    fn shape() -> Shape {
+        Shape::Flag
+    }
+
+    fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
+        match &node.value {
+            Value::Flag(flag) => Some(*flag),
+            Value::Text(text) if text == "true" || text == "false" => {
+                reader.wrong_type(
+                    node,
+                    "true or false",
+                    &format!("write {text} without quotes"),
+                );
+                None
+            }
+            _ => {
+                reader.wrong_type(node, "true or false", "");
+                None
+            }
+        }
+    }
+}

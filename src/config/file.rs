@@ -1,0 +1,679 @@
+//! The shapes as written. Each table is declared once; `tollgate schema` and `config/tollgate.toml` say the same.
+
+use std::net::SocketAddr;
+
+use http::{HeaderName, Method};
+use ipnet::IpNet;
+use tracing::level_filters::LevelFilter;
+
+use super::ClientIpInLogs;
+use super::decode::{At, Decode, Named, Pairs, Reader, table, words};
+use super::error::{Code, Finding};
+use super::key_source;
+use super::shape::{NAME, Shape};
+use super::tree::{Node, Value};
+use super::values::{
+    CostUnits, FieldValue, FilePath, HostField, Percent, Size, Span, Units, Version, Wanted, Whole,
+};
+use crate::answer::{Legacy, UpstreamFields, When};
+use crate::check::{KeySource, Mode, OnMissingKey, OnStoreFailure, Scope, Unit};
+use crate::decide::{Anchor, Limit};
+
+table! {
+    /// A Tollgate configuration.
+    File {
+        /// Version of the file's format.
+        version: Version = "1";
+        /// Further files, by glob, relative to this one. They define routes, policies, upstreams and rejects only.
+        include: Vec<At<String>> = "[]";
+        /// Shadow counts everything and denies nothing, whatever the policies say.
+        mode: GlobalMode = "\"enforce\"";
+        /// The gateway itself.
+        server: Server = "{}";
+        /// Where clients connect.
+        listeners: Named<Listener> = "{ main = { address = \"127.0.0.1:8080\" } }";
+        /// Who is calling.
+        client_ip: ClientIp = "{}";
+        /// Where usage is counted.
+        store: Store = "{}";
+        /// Where requests go.
+        upstreams: Named<Upstream> = "{}";
+        /// Limits, by name.
+        policies: Named<Policy> = "{}";
+        /// Which requests go where, under which policies. The most specific route takes a request.
+        routes: Named<Route> = "{}";
+        /// How denials are put.
+        rejects: Named<Reject> = "{}";
+        /// The fields that answers carry.
+        headers: Headers = "{}";
+        /// Where Prometheus scrapes.
+        metrics: Metrics = "{}";
+        /// What is logged.
+        logs: Logs = "{}";
+    }
+}
+
+table! {
+    /// The gateway itself.
+    Server {
+        /// Worker threads; the machine's cores if left out.
+        threads: Whole<1, 1024>;
+        /// How long requests may take to finish once the gateway is told to stop.
+        grace_period: Span<0, 3_600_000> = "\"25s\"";
+        /// The status where no route matches.
+        unmatched: Unmatched = "\"404\"";
+        /// Keep the X-Request-Id of trusted peers, or make a new one always.
+        request_id: RequestId = "\"keep\"";
+        /// How large and slow requests may be.
+        limits: ServerLimits = "{}";
+        /// How many requests may wait their turn in leaky buckets at once; more are denied.
+        max_waiting: Whole<0, 1_000_000> = "10000";
+    }
+}
+
+table! {
+    /// How large and slow requests may be.
+    ServerLimits {
+        /// The largest request head.
+        max_header: Size<1024, 1_048_576> = "\"64KiB\"";
+        /// The largest request body; unbounded if left out.
+        max_body: Size<0, 1_099_511_627_776>;
+        /// How long a client may take to send a request's head.
+        header_timeout: Span<1, 600_000> = "\"10s\"";
+    }
+}
+
+table! {
+    /// Where clients connect.
+    Listener {
+        /// IP address and port.
+        address: SocketAddr, required;
+    }
+}
+
+table! {
+    /// Who is calling.
+    ClientIp {
+        /// Networks of proxies whose header is believed. Nobody's if left out.
+        trusted_proxies: Vec<At<IpNet>>;
+        /// Instead of networks: how many proxies stand in front, whatever their addresses.
+        trusted_hops: Whole<1, 64>;
+        /// The header that names the client: x-forwarded-for, forwarded, or one that holds a single address.
+        header: HeaderName = "\"x-forwarded-for\"";
+        /// How many bits of an IPv6 address are one client.
+        ipv6_prefix: Whole<1, 128> = "64";
+        /// How many bits of an IPv4 address are one client.
+        ipv4_prefix: Whole<1, 32> = "32";
+    }
+}
+
+table! {
+    /// Where usage is counted.
+    Store {
+        /// In this process, or in Valkey for several gateways together.
+        kind: StoreWord = "\"local\"";
+        /// Where Valkey is: valkey://host:port/database. Needed for kind = "valkey".
+        url: String;
+        /// ACL user.
+        username: String;
+        /// File that holds the password.
+        password_file: FilePath;
+        /// For a whole decision; past it, on_failure decides.
+        timeout: Span<1, 10_000> = "\"20ms\"";
+        /// For a connection.
+        connect_timeout: Span<1, 60_000> = "\"500ms\"";
+        /// What becomes of requests when the store gives no decision.
+        on_failure: OnStoreFailure = "\"local\"";
+        /// How many gateways share the limits. Each enforces its share when the store fails.
+        instances: Whole<1, 10_000> = "1";
+        /// What all keys in Valkey begin with.
+        prefix: String = "\"tollgate\"";
+        /// File of at least 16 bytes that keys the hash of callers; the same for all gateways.
+        key_secret_file: FilePath;
+        /// The store in this process.
+        local: StoreLocal = "{}";
+    }
+}
+
+table! {
+    /// The store in this process.
+    StoreLocal {
+        /// The most callers it remembers, all policies together.
+        max_keys: Whole<1, 1_000_000_000> = "1000000";
+    }
+}
+
+table! {
+    /// Where requests go.
+    Upstream {
+        /// Its servers: "host:port", or { addr, weight }.
+        servers: Vec<At<ServerAt>>;
+        /// Instead of servers: "echo" answers with what it was asked.
+        builtin: Builtin;
+        /// How the servers take turns.
+        balance: Balance = "\"round-robin\"";
+        /// Its time limits.
+        timeouts: Timeouts = "{}";
+        /// The Host field it is sent: the client's, or this.
+        host_header: HostField = "\"keep\"";
+        /// How often another server is tried when one cannot be connected to.
+        retries: Whole<0, 10> = "1";
+    }
+}
+
+table! {
+    /// Time limits towards an upstream.
+    Timeouts {
+        /// For the connection.
+        connect: Span<1, 3_600_000> = "\"1s\"";
+        /// Between two reads.
+        read: Span<1, 86_400_000> = "\"30s\"";
+        /// For a write.
+        write: Span<1, 86_400_000> = "\"30s\"";
+        /// How long an unused connection is kept.
+        idle: Span<1, 86_400_000> = "\"60s\"";
+    }
+}
+
+table! {
+    /// A server of an upstream.
+    WeightedServer {
+        /// host:port.
+        addr: String, required;
+        /// Its share of the requests.
+        weight: Whole<1, 1000> = "1";
+    }
+}
+
+table! {
+    /// A limit that routes can use by its name.
+    Policy {
+        /// The algorithm.
+        kind: Kind, required;
+        /// Count and window: "100/min".
+        limit: Limit, required;
+        /// Buckets: the most at once; the count of the limit if left out.
+        burst: Units;
+        /// Leaky bucket: the longest wait; longer ones are denied. Unbounded but for burst if left out.
+        max_wait: Span<0, 3_600_000>;
+        /// Fixed window: windows begin with the clock ("epoch"), or with a caller's first request.
+        anchor: Anchor;
+        /// Sliding counter: count the whole previous window, so that the limit is never exceeded.
+        strict: bool;
+        /// Whom it counts by: one source, or several together.
+        key: Key, required;
+        /// What becomes of a request that lacks a part of the key.
+        on_missing_key: OnMissingKey;
+        /// What becomes of a request when the store gives no decision; store.on_failure if left out.
+        on_store_failure: OnStoreFailure;
+        /// "local" counts in each gateway apart, on purpose.
+        store: Scope = "\"shared\"";
+        /// Shadow counts but does not deny; off does neither.
+        mode: Mode = "\"enforce\"";
+        /// What is counted: requests, content-bytes, or a name of your own.
+        unit: Unit = "\"requests\"";
+        /// What a request takes where a route does not say; 0 only looks.
+        cost: CostUnits = "1";
+        /// Which of the rejects answers for it.
+        reject: String = "\"default\"";
+        /// Whether answers tell of it in their fields.
+        advertise: bool = "true";
+    }
+}
+
+table! {
+    /// Which requests go where, under which policies.
+    Route {
+        /// What it matches; a part that is left out matches everything.
+        r#match: Match, required;
+        /// The upstream it goes to.
+        upstream: String;
+        /// Instead of an upstream: the answer.
+        respond: Respond;
+        /// Its policies: a name, { use, cost }, or { first_of = [ … ] } for the first whose key is present.
+        policies: Vec<At<Item>> = "[]";
+        /// Taken off the path before it is forwarded.
+        strip_prefix: String;
+        /// Header fields added to the forwarded request.
+        add_headers: Pairs<FieldValue> = "{}";
+        /// For the whole request; without end if left out.
+        timeout: Span<1, 86_400_000>;
+        /// Whether its requests are logged.
+        access_log: bool = "true";
+    }
+}
+
+table! {
+    /// What a route matches.
+    Match {
+        /// A host: "api.example.com", or "*.example.com" for all below it.
+        host: String;
+        /// Several hosts.
+        hosts: Vec<At<String>>;
+        /// A path: literal segments, {param}, and /* at the end for all below it.
+        path: String;
+        /// Several paths.
+        paths: Vec<At<String>>;
+        /// Any of these methods.
+        methods: Vec<At<Method>>;
+        /// All of these header fields, with this value, or any (true).
+        headers: Pairs<Wanted>;
+        /// All of these query parameters, with this value, or any (true).
+        query: Pairs<Wanted>;
+    }
+}
+
+table! {
+    /// An answer of the gateway's own.
+    Respond {
+        /// Its status.
+        status: Whole<200, 599> = "200";
+        /// Its body, as text.
+        body: String = "\"\"";
+    }
+}
+
+table! {
+    /// An item of a route's policies.
+    ItemTable {
+        /// A policy.
+        r#use: String;
+        /// What a request takes of it here.
+        cost: CostUnits;
+        /// The first of these policies whose key is present.
+        first_of: Vec<At<UseItem>>;
+    }
+}
+
+table! {
+    /// A policy, and what a request takes of it here.
+    UseTable {
+        /// The policy.
+        r#use: String, required;
+        /// What a request takes of it here.
+        cost: CostUnits;
+    }
+}
+
+table! {
+    /// How a denial is put. Texts may hold {policy} {limit} {window} {retry_after} {request_id}.
+    Reject {
+        /// Its status.
+        status: Whole<400, 599> = "429";
+        /// The problem's title.
+        title: String = "\"Request cannot be satisfied as assigned quota has been exceeded\"";
+        /// The problem's detail.
+        detail: String = "\"Policy {policy} allows {limit} per {window}. Try again in {retry_after} seconds.\"";
+        /// The URI of the problem's type.
+        r#type: String = "\"https://iana.org/assignments/http-problem-types#quota-exceeded\"";
+        /// Further header fields.
+        headers: Pairs<FieldValue> = "{}";
+        /// Files to send instead of the problem, by media type.
+        body_file: Pairs<FilePath> = "{}";
+        /// Origins whose scripts may read the denial; "*" is everybody.
+        cors: Vec<At<String>> = "[]";
+    }
+}
+
+table! {
+    /// The fields that answers carry.
+    Headers {
+        /// RateLimit-Policy and RateLimit, as in draft-ietf-httpapi-ratelimit-headers-10, or neither.
+        ratelimit: RateLimitFields = "\"draft\"";
+        /// X-RateLimit-Limit, -Remaining and -Reset; the reset in seconds from now, or since the epoch.
+        legacy: Legacy = "\"none\"";
+        /// On all answers, once at most a fifth is left, or on denials.
+        when: When = "\"always\"";
+        /// Whether the fields carry an opaque name of whom the policy counts.
+        partition_key: bool = "false";
+        /// At most so much, and 30 s, is added to Retry-After, so that clients do not return together.
+        retry_after_jitter: Percent = "\"10%\"";
+        /// What becomes of the upstream's own fields: ours follow, ours are left out, or theirs are.
+        upstream_ratelimit: UpstreamFields = "\"merge\"";
+    }
+}
+
+table! {
+    /// Where Prometheus scrapes.
+    Metrics {
+        /// IP address and port; no metrics are served without.
+        address: SocketAddr;
+        /// The path.
+        path: String = "\"/metrics\"";
+    }
+}
+
+table! {
+    /// What is logged.
+    Logs {
+        /// The least level.
+        level: LevelFilter = "\"info\"";
+        /// Lines of JSON, or text.
+        format: LogFormat = "\"json\"";
+        /// How many of the allowed requests are logged; denials always are.
+        access_sample: Percent = "\"100%\"";
+        /// Client addresses as they are, cut to /24 and /48, or as the hash that the store knows.
+        client_ip: ClientIpInLogs = "\"full\"";
+    }
+}
+
+/// `mode` of the top level.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum GlobalMode {
+    Enforce,
+    Shadow,
+}
+
+/// `kind` of a policy.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Kind {
+    FixedWindow,
+    SlidingLog,
+    SlidingCounter,
+    TokenBucket,
+    LeakyBucket,
+}
+
+/// `kind` of the store.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum StoreWord {
+    Local,
+    Valkey,
+}
+
+/// `server.unmatched`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Unmatched {
+    NotFound,
+    Misdirected,
+}
+
+/// `server.request_id`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum RequestId {
+    Keep,
+    New,
+}
+
+/// `builtin` of an upstream.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Builtin {
+    Echo,
+}
+
+/// `balance` of an upstream.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Balance {
+    RoundRobin,
+}
+
+/// `headers.ratelimit`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum RateLimitFields {
+    Draft,
+    Off,
+}
+
+/// `logs.format`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum LogFormat {
+    Json,
+    Text,
+}
+
+words!(GlobalMode { "enforce" => Self::Enforce, "shadow" => Self::Shadow });
+words!(Kind {
+    "fixed-window" => Self::FixedWindow,
+    "sliding-log" => Self::SlidingLog,
+    "sliding-counter" => Self::SlidingCounter,
+    "token-bucket" => Self::TokenBucket,
+    "leaky-bucket" => Self::LeakyBucket,
+});
+words!(StoreWord { "local" => Self::Local, "valkey" => Self::Valkey });
+words!(Unmatched { "404" => Self::NotFound, "421" => Self::Misdirected });
+words!(RequestId { "keep" => Self::Keep, "new" => Self::New });
+words!(Builtin { "echo" => Self::Echo });
+words!(Balance { "round-robin" => Self::RoundRobin });
+words!(RateLimitFields { "draft" => Self::Draft, "off" => Self::Off });
+words!(LogFormat { "json" => Self::Json, "text" => Self::Text });
+words!(Anchor { "epoch" => Self::Epoch, "first-request" => Self::FirstRequest });
+words!(OnMissingKey { "skip" => Self::Skip, "deny" => Self::Deny, "empty" => Self::Empty });
+words!(OnStoreFailure { "allow" => Self::Allow, "deny" => Self::Deny, "local" => Self::Local });
+words!(Scope { "shared" => Self::Shared, "local" => Self::Local });
+words!(Mode { "enforce" => Self::Enforce, "shadow" => Self::Shadow, "off" => Self::Off });
+words!(Legacy { "none" => Self::None, "seconds" => Self::Seconds, "epoch" => Self::Epoch });
+words!(When { "always" => Self::Always, "near-limit" => Self::NearLimit, "reject" => Self::Reject });
+words!(UpstreamFields { "merge" => Self::Merge, "pass" => Self::Pass, "replace" => Self::Replace });
+words!(ClientIpInLogs { "full" => Self::Full, "masked" => Self::Masked, "hash" => Self::Hash });
+words!(LevelFilter {
+    "off" => Self::OFF,
+    "error" => Self::ERROR,
+    "warn" => Self::WARN,
+    "info" => Self::INFO,
+    "debug" => Self::DEBUG,
+    "trace" => Self::TRACE,
+});
+
+/// `key` of a policy: at least one source.
+#[derive(Clone, Debug)]
+pub(crate) struct Key(pub(crate) Vec<At<KeySource>>);
+
+/// A server of an upstream, and its weight.
+#[derive(Clone, Debug)]
+pub(crate) struct ServerAt {
+    pub(crate) address: At<String>,
+    pub(crate) weight: u64,
+}
+
+/// A policy at its place on a route.
+#[derive(Clone, Debug)]
+pub(crate) struct UseItem {
+    pub(crate) policy: At<String>,
+    pub(crate) cost: Option<At<CostUnits>>,
+}
+
+/// An item of a route's policies.
+#[derive(Clone, Debug)]
+pub(crate) enum Item {
+    One(UseItem),
+    FirstOf(Vec<At<UseItem>>),
+}
+
+impl Decode for KeySource {
+    fn shape() -> Shape {
+        Shape::Text("^(ip(/[0-9]+)?|method|host|route|global|(header|cookie|query|path):.+)$")
+    }
+
+    fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
+        let text = reader.text(node, "a key source such as \"ip\" or \"header:x-api-key\"")?;
+        key_source::parse(text)
+            .map_err(|refusal| reader.refuse(Code::E031, node, refusal))
+            .ok()
+    }
+}
+
+impl Decode for Key {
+    fn shape() -> Shape {
+        Shape::OneOrMany(Box::new(KeySource::shape()))
+    }
+
+    fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
+        let Value::List(items) = &node.value else {
+            return reader.item(node).map(|source| Self(vec![source]));
+        };
+        if items.is_empty() {
+            reader.report(
+                Finding::new(Code::E031, node.place, "`key` names no source")
+                    .help("write key = \"ip\", or key = \"global\" to count everybody together"),
+            );
+            return None;
+        }
+        let sources: Vec<At<KeySource>> =
+            items.iter().filter_map(|item| reader.item(item)).collect();
+        let mut good = sources.len() == items.len();
+        for (position, source) in sources.iter().enumerate() {
+            let spelling = key_source::spelling(&source.value);
+            let twice = sources
+                .iter()
+                .take(position)
+                .any(|earlier| earlier.value == source.value);
+            let idle = source.value == KeySource::Global && sources.len() > 1;
+            if twice || idle {
+                good = false;
+                let why = if twice {
+                    "stands here twice"
+                } else {
+                    "adds nothing to other sources"
+                };
+                reader.report(
+                    Finding::new(
+                        Code::E031,
+                        source.place,
+                        format!("`key`: `{spelling}` {why}"),
+                    )
+                    .help(format!("take \"{spelling}\" out")),
+                );
+            }
+        }
+        good.then_some(Self(sources))
+    }
+}
+
+impl Decode for Unit {
+    fn shape() -> Shape {
+        Shape::Text(NAME)
+    }
+
+    fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
+        let text = reader.text(node, "\"requests\", \"content-bytes\" or a name")?;
+        let mut letters = text.chars();
+        let good = letters.next().is_some_and(|c| c.is_ascii_lowercase())
+            && letters.all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
+            && text.len() <= 48;
+        if !good {
+            reader.report(
+                Finding::new(
+                    Code::E019,
+                    node.place,
+                    format!("`unit`: `{text}` cannot be a unit's name"),
+                )
+                .help("write \"requests\", \"content-bytes\", or a name of a-z, 0-9 and -"),
+            );
+            return None;
+        }
+        match text {
+            "requests" => Some(Self::Requests),
+            "content-bytes" => Some(Self::ContentBytes),
+            _ => Some(Self::Custom(text.into())),
+        }
+    }
+}
+
+impl Decode for ServerAt {
+    fn shape() -> Shape {
+        Shape::AnyOf(vec![Shape::Text(":[0-9]+$"), WeightedServer::shape()])
+    }
+
+    fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
+        match &node.value {
+            Value::Text(text) => Some(Self {
+                address: At {
+                    value: text.clone(),
+                    place: node.place,
+                },
+                weight: 1,
+            }),
+            Value::Table(_) => {
+                let table = WeightedServer::decode(node, reader)?;
+                Some(Self {
+                    address: table.addr?,
+                    weight: table.weight?.value.0,
+                })
+            }
+            _ => {
+                reader.wrong_type(node, "\"host:port\" or { addr, weight }", "");
+                None
+            }
+        }
+    }
+}
+
+impl Decode for UseItem {
+    fn shape() -> Shape {
+        Shape::AnyOf(vec![Shape::Text(NAME), UseTable::shape()])
+    }
+
+    fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
+        match &node.value {
+            Value::Text(name) => Some(Self {
+                policy: At {
+                    value: name.clone(),
+                    place: node.place,
+                },
+                cost: None,
+            }),
+            Value::Table(_) => {
+                let table = UseTable::decode(node, reader)?;
+                Some(Self {
+                    policy: table.r#use?,
+                    cost: table.cost,
+                })
+            }
+            _ => {
+                reader.wrong_type(node, "a policy's name or { use, cost }", "");
+                None
+            }
+        }
+    }
+}
+
+impl Decode for Item {
+    fn shape() -> Shape {
+        Shape::AnyOf(vec![Shape::Text(NAME), ItemTable::shape()])
+    }
+
+    fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
+        let Value::Table(_) = &node.value else {
+            if let Value::Text(_) = &node.value {
+                return UseItem::decode(node, reader).map(Self::One);
+            }
+            reader.wrong_type(
+                node,
+                "a policy's name, { use, cost } or { first_of = [ … ] }",
+                "",
+            );
+            return None;
+        };
+        let conflict = |what: &str, help: &str| {
+            reader.report(Finding::new(Code::E018, node.place, what).help(help));
+            None
+        };
+        let written = |key: &str| node.get(key).is_some();
+        let table = ItemTable::decode(node, reader)?;
+        match (written("use"), written("first_of")) {
+            (true, false) => Some(Self::One(UseItem {
+                policy: table.r#use?,
+                cost: table.cost,
+            })),
+            (false, true) if written("cost") => conflict(
+                "`cost` cannot stand beside `first_of`",
+                "write it at each: first_of = [{ use = \"a\", cost = 2 }, …]",
+            ),
+            (false, true) => {
+                let list = table.first_of?;
+                if list.value.is_empty() {
+                    return conflict("`first_of` lists no policy", "name one at least");
+                }
+                Some(Self::FirstOf(list.value))
+            }
+            (true, true) => conflict(
+                "`use` and `first_of` exclude each other",
+                "write { use = \"a\" } or { first_of = [\"a\", \"b\"] }",
+            ),
+            (false, false) => conflict(
+                "this names no policy",
+                "write \"a\", { use = \"a\", cost = 2 } or { first_of = [\"a\", \"b\"] }",
+            ),
+        }
+    }
+}

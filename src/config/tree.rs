@@ -1,0 +1,309 @@
+//! TOML as a tree in which everything knows its place. Variables are filled in on the way.
+
+use toml::Spanned;
+use toml::de::{DeArray, DeTable, DeValue};
+
+use super::error::{Code, Finding, Findings};
+use super::interpolate::{Lookup, Trouble, interpolate};
+use super::source::{Place, Sources};
+
+/// A value and where it stands.
+#[derive(Clone, Debug)]
+pub(crate) struct Node {
+    pub(crate) value: Value,
+    pub(crate) place: Place,
+}
+
+/// A value.
+#[derive(Clone, Debug)]
+pub(crate) enum Value {
+    Text(String),
+    Whole(i128),
+    /// A number with a fraction, as written.
+    Fraction(String),
+    Flag(bool),
+    /// A date or time, as written.
+    Moment(String),
+    List(Vec<Node>),
+    Table(Vec<Entry>),
+}
+
+/// A key of a table, with its value.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    pub(crate) key: String,
+    pub(crate) place: Place,
+    pub(crate) node: Node,
+}
+
+impl Value {
+    /// What it is, in a sentence: "found …".
+    pub(crate) fn what(&self) -> &'static str {
+        match self {
+            Self::Text(_) => "a text",
+            Self::Whole(_) => "a whole number",
+            Self::Fraction(_) => "a number with a fraction",
+            Self::Flag(_) => "true or false",
+            Self::Moment(_) => "a date",
+            Self::List(_) => "an array",
+            Self::Table(_) => "a table",
+        }
+    }
+}
+
+impl Node {
+    pub(crate) fn entries(&self) -> &[Entry] {
+        match &self.value {
+            Value::Table(entries) => entries,
+            _ => &[],
+        }
+    }
+
+    pub(crate) fn get(&self, key: &str) -> Option<&Self> {
+        self.entries()
+            .iter()
+            .find(|entry| entry.key == key)
+            .map(|entry| &entry.node)
+    }
+
+    /// The table at `key`, made if there is nothing.
+    pub(crate) fn table_mut(&mut self, key: &str, place: Place) -> Option<&mut Self> {
+        let Value::Table(entries) = &mut self.value else {
+            return None;
+        };
+        let at = match entries.iter().position(|entry| entry.key == key) {
+            Some(at) => at,
+            None => {
+                entries.push(Entry {
+                    key: key.to_owned(),
+                    place,
+                    node: Self {
+                        value: Value::Table(Vec::new()),
+                        place,
+                    },
+                });
+                entries.len().saturating_sub(1)
+            }
+        };
+        entries.get_mut(at).map(|entry| &mut entry.node)
+    }
+
+    /// Puts `node` at `key`, in place of what was there.
+    pub(crate) fn set(&mut self, key: &str, node: Self) {
+        if let Value::Table(entries) = &mut self.value {
+            entries.retain(|entry| entry.key != key);
+            entries.push(Entry {
+                key: key.to_owned(),
+                place: node.place,
+                node,
+            });
+        }
+    }
+}
+
+/// Reads a source; `None`, with the reasons in `findings`, if it is not TOML.
+pub(crate) fn read(
+    source: usize,
+    sources: &mut Sources,
+    lookup: Lookup<'_>,
+    findings: &Findings,
+) -> Option<Node> {
+    let text = sources.get(source)?.text.clone()?;
+    let (table, errors) = DeTable::parse_recoverable(&text);
+    if !errors.is_empty() {
+        hide_by_line(&text, source, sources);
+        report_syntax(&text, source, &errors, findings);
+        return None;
+    }
+    let mut converter = Converter {
+        source,
+        sources,
+        lookup,
+        findings,
+        path: Vec::new(),
+    };
+    let mut root = converter.table(table.get_ref());
+    in_order_of_the_text(&mut root);
+    Some(Node {
+        value: root,
+        place: Sources::whole(source),
+    })
+}
+
+/// One error a line: what follows on the same line is mostly its echo.
+fn report_syntax(text: &str, source: usize, errors: &[toml::de::Error], findings: &Findings) {
+    let mut reported = Vec::new();
+    for error in errors {
+        let span = error.span().unwrap_or_default();
+        let line = text
+            .get(..span.start)
+            .map_or(0, |before| before.matches('\n').count());
+        if reported.contains(&line) {
+            continue;
+        }
+        reported.push(line);
+        let place = Place {
+            source,
+            start: span.start,
+            end: span.end,
+        };
+        let mut finding = Finding::new(
+            Code::E001,
+            place,
+            format!("this is not TOML: {}", error.message().replace('\n', ", ")),
+        );
+        if error.message().contains("duplicate key") {
+            finding = finding.help("give each field once; two tables of one name need two names");
+        }
+        findings.add(finding);
+    }
+}
+
+struct Converter<'a> {
+    source: usize,
+    sources: &'a mut Sources,
+    lookup: Lookup<'a>,
+    findings: &'a Findings,
+    path: Vec<String>,
+}
+
+impl Converter<'_> {
+    fn place<T>(&self, spanned: &Spanned<T>) -> Place {
+        let span = spanned.span();
+        Place {
+            source: self.source,
+            start: span.start,
+            end: span.end,
+        }
+    }
+
+    fn table(&mut self, table: &DeTable<'_>) -> Value {
+        let mut entries = Vec::new();
+        for (key, value) in table {
+            self.path.push(key.get_ref().to_string());
+            entries.push(Entry {
+                key: key.get_ref().to_string(),
+                place: self.place(key),
+                node: self.node(value),
+            });
+            self.path.pop();
+        }
+        Value::Table(entries)
+    }
+
+    fn list(&mut self, list: &DeArray<'_>) -> Value {
+        Value::List(list.iter().map(|value| self.node(value)).collect())
+    }
+
+    fn node(&mut self, spanned: &Spanned<DeValue<'_>>) -> Node {
+        let place = self.place(spanned);
+        let value = match spanned.get_ref() {
+            DeValue::String(text) => self.text(text, place),
+            DeValue::Integer(number) => Value::Whole(whole(number.as_str(), number.radix())),
+            DeValue::Float(number) => Value::Fraction(number.as_str().to_owned()),
+            DeValue::Boolean(flag) => Value::Flag(*flag),
+            DeValue::Datetime(moment) => Value::Moment(moment.to_string()),
+            DeValue::Array(list) => self.list(list),
+            DeValue::Table(table) => self.table(table),
+        };
+        Node { value, place }
+    }
+
+    fn text(&mut self, text: &str, place: Place) -> Value {
+        if self.is_secret(text) {
+            self.sources.hide(place);
+        }
+        let filled = interpolate(text, self.lookup).unwrap_or_else(|trouble| {
+            self.findings.add(match trouble {
+                Trouble::Unset(name) => Finding::new(
+                    Code::E050,
+                    place,
+                    format!("the environment variable `{name}` is not set"),
+                )
+                .help(format!(
+                    "set it, or write a default: \"${{{name}:-…}}\"; \"$$\" stands for a dollar sign"
+                )),
+                Trouble::Unclosed => {
+                    Finding::new(Code::E050, place, "`${` is not closed with `}`")
+                        .help("write \"${NAME}\"; \"$$\" stands for a dollar sign")
+                }
+                Trouble::NotAName(name) => Finding::new(
+                    Code::E050,
+                    place,
+                    format!("`{name}` is not the name of an environment variable"),
+                )
+                .help("a name has letters, digits and _; \"$$\" stands for a dollar sign"),
+            });
+            text.to_owned()
+        });
+        Value::Text(filled)
+    }
+
+    /// Whether the text may be something that must not be shown.
+    fn is_secret(&self, text: &str) -> bool {
+        let key = self.path.last().map_or("", String::as_str);
+        sounds_secret(key)
+            || (key == "url" && text.contains('@') && !text.contains("://"))
+            || self.path.iter().any(|key| key == "add_headers")
+    }
+}
+
+/// Whether a field of this name holds a secret. Those that name a file do not.
+fn sounds_secret(key: &str) -> bool {
+    let key = key.to_ascii_lowercase();
+    [
+        "password",
+        "secret",
+        "token",
+        "authorization",
+        "cookie",
+        "credential",
+    ]
+    .iter()
+    .any(|word| key.contains(word))
+        && !key.ends_with("_file")
+}
+
+/// Hides secrets in text that does not parse: what follows the `=` of a field that sounds like one.
+fn hide_by_line(text: &str, source: usize, sources: &mut Sources) {
+    let mut start = 0;
+    for line in text.split_inclusive('\n') {
+        if let Some((key, _)) = line.split_once('=')
+            && (sounds_secret(key) || line.contains("add_headers"))
+        {
+            sources.hide(Place {
+                source,
+                start: start + key.len() + 1,
+                end: start + line.trim_end().len(),
+            });
+        }
+        start += line.len();
+    }
+}
+
+fn whole(digits: &str, radix: u32) -> i128 {
+    // More digits than 128 bits hold are out of every bound, on their own side of zero.
+    i128::from_str_radix(digits, radix).unwrap_or(if digits.starts_with('-') {
+        i128::MIN
+    } else {
+        i128::MAX
+    })
+}
+
+/// Tables come sorted by name; messages and `dump` follow the text.
+fn in_order_of_the_text(value: &mut Value) {
+    match value {
+        Value::Table(entries) => {
+            entries.sort_by_key(|entry| entry.place.start);
+            for entry in entries {
+                in_order_of_the_text(&mut entry.node.value);
+            }
+        }
+        Value::List(nodes) => {
+            for node in nodes {
+                in_order_of_the_text(&mut node.value);
+            }
+        }
+        _ => {}
+    }
+}

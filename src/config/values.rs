@@ -1,0 +1,482 @@
+//! Single values as written: quantities within their bounds, addresses, names of header fields.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use http::{HeaderName, HeaderValue};
+use ipnet::IpNet;
+
+use super::decode::{Decode, Reader, quoted};
+use super::error::{Code, Finding};
+use super::shape::Shape;
+use super::tree::{Node, Value};
+use super::units::{self, Refusal};
+use crate::decide::Limit;
+
+/// A whole number from `MIN` to `MAX`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Whole<const MIN: i64, const MAX: i64>(pub(crate) u64);
+
+/// A duration from `MIN` to `MAX` milliseconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Span<const MIN: u64, const MAX: u64>(pub(crate) Duration);
+
+/// A size in bytes from `MIN` to `MAX`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Size<const MIN: u64, const MAX: u64>(pub(crate) u64);
+
+/// From 0 to 100.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Percent(pub(crate) u8);
+
+/// `version = 1`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Version;
+
+/// A path of a file, as written.
+#[derive(Clone, Debug)]
+pub(crate) struct FilePath(pub(crate) String);
+
+/// The value of a header field.
+#[derive(Clone, Debug)]
+pub(crate) struct FieldValue(pub(crate) HeaderValue);
+
+/// A value to match: a text, or `true` for any.
+#[derive(Clone, Debug)]
+pub(crate) enum Wanted {
+    Any,
+    Text(String),
+}
+
+/// `"keep"`, or a host to send.
+#[derive(Clone, Debug)]
+pub(crate) enum HostField {
+    Keep,
+    Send(HeaderValue),
+}
+
+/// The largest limit, burst or cost, as JSON Schema and TOML write it.
+const UNITS_MAX: i64 = 1_000_000_000_000;
+
+/// A limit, burst or weight.
+pub(crate) type Units = Whole<1, UNITS_MAX>;
+
+/// What a request takes.
+pub(crate) type CostUnits = Whole<0, UNITS_MAX>;
+
+impl<const MIN: i64, const MAX: i64> Decode for Whole<MIN, MAX> {
+    fn shape() -> Shape {
+        Shape::Whole(MIN, MAX)
+    }
+
+    fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
+        let Value::Whole(number) = &node.value else {
+            let help = match &node.value {
+                Value::Text(text) if text.parse::<i64>().is_ok() => {
+                    format!("write {text} without quotes")
+                }
+                Value::Text(text) if units::rate(text).is_ok() => {
+                    "a rate stands in `limit` only; write the bare count here".to_owned()
+                }
+                _ => String::new(),
+            };
+            reader.wrong_type(node, "a whole number", &help);
+            return None;
+        };
+        if (i128::from(MIN)..=i128::from(MAX)).contains(number) {
+            return u64::try_from(*number).ok().map(Self);
+        }
+        let help = if *number == 0 && MAX == UNITS_MAX {
+            "to lift the limit write mode = \"off\"; to deny everything give the route respond = { status = 403 }".to_owned()
+        } else {
+            format!("write a number from {MIN} to {MAX}")
+        };
+        reader.report(
+            Finding::new(
+                Code::E026,
+                node.place,
+                format!("`{} = {number}` is out of bounds", reader.key()),
+            )
+            .help(help),
+        );
+        None
+    }
+}
+
+impl<const MIN: u64, const MAX: u64> Decode for Span<MIN, MAX> {
+    fn shape() -> Shape {
+        Shape::Text("^([0-9]+(ms|s|min|m|h|d))+$")
+    }
+
+    fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
+        let text = match &node.value {
+            Value::Text(text) => text,
+            Value::Whole(number) => {
+                let help = format!("write the unit: \"{number}s\" or \"{number}ms\"");
+                reader.wrong_type(node, "a duration", &help);
+                return None;
+            }
+            _ => {
+                reader.wrong_type(node, "a duration such as \"30s\"", "");
+                return None;
+            }
+        };
+        let (shortest, longest) = (Duration::from_millis(MIN), Duration::from_millis(MAX));
+        match units::duration(text) {
+            Ok(duration) if (shortest..=longest).contains(&duration) => Some(Self(duration)),
+            Ok(_) => {
+                reader.report(
+                    Finding::new(
+                        Code::E026,
+                        node.place,
+                        format!("`{} = \"{text}\"` is out of bounds", reader.key()),
+                    )
+                    .help(format!(
+                        "write a duration from {} to {}",
+                        units::duration_text(shortest),
+                        units::duration_text(longest)
+                    )),
+                );
+                None
+            }
+            Err(refusal) => {
+                reader.refuse(Code::E020, node, refusal);
+                None
+            }
+        }
+    }
+}
+
+impl<const MIN: u64, const MAX: u64> Decode for Size<MIN, MAX> {
+    fn shape() -> Shape {
+        Shape::Text("^[0-9_]+(B|KiB|MiB|GiB)$")
+    }
+
+    fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
+        let text = match &node.value {
+            Value::Text(text) => text.as_str(),
+            Value::Whole(number) => {
+                let help = format!("write the unit: \"{number}B\" or \"{number}KiB\"");
+                reader.wrong_type(node, "a size", &help);
+                return None;
+            }
+            _ => reader.text(node, "a size such as \"64KiB\"")?,
+        };
+        match units::size(text) {
+            Ok(size) if (MIN..=MAX).contains(&size) => Some(Self(size)),
+            Ok(_) => {
+                reader.report(
+                    Finding::new(
+                        Code::E026,
+                        node.place,
+                        format!("`{} = \"{text}\"` is out of bounds", reader.key()),
+                    )
+                    .help(format!("write a size from {MIN} to {MAX} bytes")),
+                );
+                None
+            }
+            Err(refusal) => {
+                reader.refuse(Code::E022, node, refusal);
+                None
+            }
+        }
+    }
+}
+
+impl Decode for Percent {
+    fn shape() -> Shape {
+        Shape::Text("^[0-9]{1,3}%$")
+    }
+
+    fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
+        let text = match &node.value {
+            Value::Whole(number) => {
+                reader.wrong_type(node, "a percentage", &format!("write \"{number}%\""));
+                return None;
+            }
+            _ => reader.text(node, "a percentage such as \"10%\"")?,
+        };
+        units::percent(text)
+            .map(Self)
+            .map_err(|refusal| reader.refuse(Code::E022, node, refusal))
+            .ok()
+    }
+}
+
+impl Decode for Limit {
+    fn shape() -> Shape {
+        Shape::Text("^[0-9_]+/[0-9_]*(ms|s|min|m|h|d)$")
+    }
+
+    fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
+        let text = match &node.value {
+            Value::Whole(number) => {
+                let help =
+                    format!("say for how long: \"{number}/s\", \"{number}/min\", \"{number}/h\"");
+                reader.wrong_type(node, "a rate", &help);
+                return None;
+            }
+            _ => reader.text(node, "a rate such as \"100/min\"")?,
+        };
+        match units::rate(text) {
+            Ok(limit) => Some(limit),
+            Err(refusal) if refusal.out_of_bounds => {
+                reader.refuse(Code::E021, node, refusal);
+                None
+            }
+            Err(refusal) => {
+                let finding = Finding::new(
+                    Code::E021,
+                    node.place,
+                    format!("`{} = \"{text}\"` is not a rate", reader.key()),
+                );
+                reader.report(finding.help(refusal.help.unwrap_or_default()));
+                None
+            }
+        }
+    }
+}
+
+impl Decode for Version {
+    fn shape() -> Shape {
+        Shape::Whole(1, 1)
+    }
+
+    fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
+        match &node.value {
+            Value::Whole(1) => Some(Self),
+            Value::Whole(number) => {
+                reader.report(
+                    Finding::new(
+                        Code::E010,
+                        node.place,
+                        format!("this file is of version {number}; this release reads version 1"),
+                    )
+                    .help("write version = 1, or run a release that knows the other"),
+                );
+                None
+            }
+            _ => {
+                reader.wrong_type(node, "a whole number", "write version = 1");
+                None
+            }
+        }
+    }
+}
+
+impl Decode for FilePath {
+    fn shape() -> Shape {
+        Shape::File
+    }
+
+    fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
+        let path = reader.text(node, "the path of a file")?;
+        if path.is_empty() {
+            reader.report(Finding::new(
+                Code::E051,
+                node.place,
+                format!("`{}` names no file", reader.key()),
+            ));
+            return None;
+        }
+        Some(Self(path.to_owned()))
+    }
+}
+
+impl Decode for SocketAddr {
+    fn shape() -> Shape {
+        Shape::Text(":[0-9]+$")
+    }
+
+    fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
+        let text = reader.text(node, "an address such as \"127.0.0.1:8080\"")?;
+        if let Ok(address) = text.parse() {
+            return Some(address);
+        }
+        reader.refuse(
+            Code::E025,
+            node,
+            Refusal::new(
+                format!("`{text}` is not an address to listen on"),
+                listen_advice(text),
+            ),
+        );
+        None
+    }
+}
+
+fn listen_advice(text: &str) -> String {
+    if let Some(port) = text.strip_prefix(':').or(Some(text))
+        && port.parse::<u16>().is_ok()
+    {
+        return format!("write the address too: \"0.0.0.0:{port}\" or \"127.0.0.1:{port}\"");
+    }
+    if let Some((host, port)) = text.rsplit_once(':') {
+        if host == "localhost" {
+            return format!("write the address: \"127.0.0.1:{port}\"");
+        }
+        let bracketed = format!("[{host}]:{port}");
+        if bracketed.parse::<SocketAddr>().is_ok() {
+            return format!("write \"{bracketed}\"");
+        }
+    }
+    if text.parse::<std::net::Ipv4Addr>().is_ok() {
+        return format!("write the port too: \"{text}:8080\"");
+    }
+    "write an IP address and a port: \"127.0.0.1:8080\", \"[::]:8080\"".to_owned()
+}
+
+impl Decode for IpNet {
+    fn shape() -> Shape {
+        Shape::Text("^[0-9a-fA-F.:]+(/[0-9]+)?$")
+    }
+
+    fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
+        let text = reader.text(node, "a network such as \"10.0.0.0/8\"")?;
+        // One address is the network of itself.
+        if let Ok(address) = text.parse::<std::net::IpAddr>() {
+            return Some(Self::from(address));
+        }
+        let help = match text.parse::<Self>() {
+            Ok(network) if network.addr() == network.network() => return Some(network),
+            Ok(network) => format!("write the network: \"{}\"", network.trunc()),
+            Err(_) => {
+                "write a network: \"10.0.0.0/8\", \"2001:db8::/32\", or an address".to_owned()
+            }
+        };
+        reader.refuse(
+            Code::E023,
+            node,
+            Refusal::new(format!("`{text}` is not a network"), help),
+        );
+        None
+    }
+}
+
+impl Decode for FieldValue {
+    fn shape() -> Shape {
+        Shape::Text("")
+    }
+
+    fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
+        let text = reader.text(node, "a text")?;
+        // The text may be a credential: it is not repeated.
+        HeaderValue::from_str(text)
+            .map(Self)
+            .map_err(|_| {
+                reader.report(
+                    Finding::new(
+                        Code::E028,
+                        node.place,
+                        format!(
+                            "the value of `{}` cannot stand in a header field",
+                            reader.key()
+                        ),
+                    )
+                    .help("a header field has visible characters and spaces, no line breaks"),
+                );
+            })
+            .ok()
+    }
+}
+
+impl Decode for HeaderName {
+    fn shape() -> Shape {
+        Shape::Text("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
+    }
+
+    fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
+        let text = reader.text(node, "the name of a header field")?;
+        Self::from_bytes(text.as_bytes())
+            .map_err(|_| {
+                reader.refuse(
+                    Code::E028,
+                    node,
+                    Refusal::new(
+                        format!("`{text}` is not the name of a header field"),
+                        "a name has letters, digits and -",
+                    ),
+                );
+            })
+            .ok()
+    }
+}
+
+impl Decode for http::Method {
+    fn shape() -> Shape {
+        Shape::Text("^[A-Z!#$%&'*+.^_`|~0-9-]+$")
+    }
+
+    fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
+        let text = reader.text(node, "a method such as \"GET\"")?;
+        let upper = text.to_ascii_uppercase();
+        match Self::from_bytes(text.as_bytes()) {
+            Ok(method) if text == upper => Some(method),
+            found => {
+                let help = match found {
+                    Ok(_) => format!("methods are case-sensitive: write \"{upper}\""),
+                    Err(_) => "write a method: \"GET\", \"POST\"".to_owned(),
+                };
+                reader.refuse(
+                    Code::E028,
+                    node,
+                    Refusal::new(format!("`{text}` is not a method"), help),
+                );
+                None
+            }
+        }
+    }
+}
+
+impl Decode for Wanted {
+    fn shape() -> Shape {
+        Shape::AnyOf(vec![Shape::Text(""), Shape::True])
+    }
+
+    fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
+        match &node.value {
+            Value::Text(text) => Some(Self::Text(text.clone())),
+            Value::Flag(true) => Some(Self::Any),
+            Value::Flag(false) => {
+                reader.wrong_type(
+                    node,
+                    "a text, or true for any value",
+                    "a route cannot ask for something to be absent; let a less specific route take those",
+                );
+                None
+            }
+            _ => {
+                reader.wrong_type(node, "a text, or true for any value", "");
+                None
+            }
+        }
+    }
+}
+
+impl Decode for HostField {
+    fn shape() -> Shape {
+        Shape::Text("")
+    }
+
+    fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
+        let text = reader.text(node, &quoted(&["keep", "a host"]))?;
+        if text == "keep" {
+            return Some(Self::Keep);
+        }
+        let host = text.parse::<http::uri::Authority>().ok();
+        match host.and_then(|_| HeaderValue::from_str(text).ok()) {
+            Some(value) if !text.contains('@') => Some(Self::Send(value)),
+            _ => {
+                reader.refuse(
+                    Code::E025,
+                    node,
+                    Refusal::new(
+                        format!("`{text}` is not a host"),
+                        "write \"keep\" for the client's, or a host: \"internal.example\"",
+                    ),
+                );
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! What is known of a request while it is served. Dropped on every way out, a panic's too: whatever must be given
+//! back is a guard in here.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use prometheus::IntGauge;
+
+use super::wait::Place;
+use crate::check::{Check, EntityKey, Policy, Ruling, Source};
+use crate::client::Client;
+use crate::clock;
+use crate::config::Route;
+use crate::decide::{Cost, Decision};
+
+/// What is known of a request while it is served.
+#[derive(Debug)]
+pub struct Context {
+    /// When its head was read.
+    pub started: Instant,
+    /// The same by the wall clock, in microseconds since the epoch.
+    pub started_at_us: u64,
+    /// Its id.
+    pub request_id: String,
+    /// The other end of the connection.
+    pub peer_ip: Option<IpAddr>,
+    /// Who calls.
+    pub client: Client,
+    /// The route it takes.
+    pub route: Option<Arc<Route>>,
+    /// What was decided.
+    pub rulings: Vec<Ruled>,
+    /// Policies whose key was missing.
+    pub missing_key: Vec<Arc<Policy>>,
+    /// Whether our own answer, not the upstream's, was a denial, and the wait it told.
+    pub denied: Option<Denied>,
+    /// How long it waited in a leaky bucket.
+    pub queued: Duration,
+    /// Its place among those that wait.
+    pub place: Option<Place>,
+    /// The gateway's own time, until it was handed on or answered.
+    pub own_time: Option<Duration>,
+    /// What became of it upstream.
+    pub upstream: Forwarding,
+    /// The status for the record where none was sent.
+    pub unsent_status: u16,
+    /// What went wrong.
+    pub error: Option<&'static str>,
+    /// Counts it as being served.
+    _in_flight: Gauged,
+}
+
+/// A denial.
+#[derive(Clone, Copy, Debug)]
+pub struct Denied {
+    /// The `Retry-After` that was told.
+    pub retry_after_s: Option<u64>,
+}
+
+/// What became of a request upstream.
+#[derive(Debug, Default)]
+pub struct Forwarding {
+    /// When it was handed on.
+    pub started: Option<Instant>,
+    /// The server, by position in the pool's list.
+    pub server: Option<std::net::SocketAddr>,
+    /// How many servers could not be connected to.
+    pub failed_connects: usize,
+    /// What was answered.
+    pub status: Option<http::StatusCode>,
+    /// Bytes of the request's body so far.
+    pub body_bytes: u64,
+}
+
+/// A ruling that owns its policy.
+#[derive(Clone, Debug)]
+pub struct Ruled {
+    policy: Arc<Policy>,
+    entity: EntityKey,
+    cost: Cost,
+    shadow: bool,
+    decision: Decision,
+    source: Source,
+}
+
+impl Ruled {
+    /// Keeps a ruling; `policies` are the configuration's.
+    #[must_use]
+    pub fn new(ruling: &Ruling<'_>, policies: &[Arc<Policy>]) -> Option<Self> {
+        Some(Self {
+            policy: Arc::clone(policies.get(ruling.check.policy.index)?),
+            entity: ruling.check.entity,
+            cost: ruling.check.cost,
+            shadow: ruling.check.shadow,
+            decision: ruling.decision,
+            source: ruling.source,
+        })
+    }
+
+    /// The ruling.
+    #[must_use]
+    pub fn as_ruling(&self) -> Ruling<'_> {
+        Ruling {
+            check: Check {
+                policy: &self.policy,
+                rule: if self.source == Source::Fallback {
+                    &self.policy.share
+                } else {
+                    &self.policy.rule
+                },
+                entity: self.entity,
+                cost: self.cost,
+                shadow: self.shadow,
+            },
+            decision: self.decision,
+            source: self.source,
+        }
+    }
+}
+
+impl Context {
+    /// A request that begins now.
+    #[must_use]
+    pub fn new(in_flight: &IntGauge) -> Self {
+        Self {
+            started: clock::monotonic_now(),
+            started_at_us: clock::wall_now_us(),
+            request_id: String::new(),
+            peer_ip: None,
+            client: Client {
+                ip: None,
+                through_trusted: false,
+            },
+            route: None,
+            rulings: Vec::new(),
+            missing_key: Vec::new(),
+            denied: None,
+            queued: Duration::ZERO,
+            place: None,
+            own_time: None,
+            upstream: Forwarding::default(),
+            unsent_status: 499,
+            error: None,
+            _in_flight: Gauged::new(in_flight),
+        }
+    }
+
+    /// The rulings.
+    #[must_use]
+    pub fn rulings(&self) -> Vec<Ruling<'_>> {
+        self.rulings.iter().map(Ruled::as_ruling).collect()
+    }
+
+    /// The gateway's part is done: what follows is the upstream's, or the client's.
+    pub fn stop_own_time(&mut self) {
+        let elapsed = clock::monotonic_now().saturating_duration_since(self.started);
+        self.own_time
+            .get_or_insert(elapsed.saturating_sub(self.queued));
+    }
+}
+
+/// Counted in a gauge, until it is dropped.
+#[derive(Debug)]
+pub struct Gauged(IntGauge);
+
+impl Gauged {
+    /// One more.
+    #[must_use]
+    pub fn new(gauge: &IntGauge) -> Self {
+        gauge.inc();
+        Self(gauge.clone())
+    }
+}
+
+impl Drop for Gauged {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}

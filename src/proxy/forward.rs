@@ -1,0 +1,238 @@
+//! Towards the upstream: which server, which header fields, and what its failures mean.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use http::header::{HOST, HeaderName};
+use http::{HeaderMap, StatusCode};
+use pingora::http::{RequestHeader, ResponseHeader};
+use pingora::prelude::HttpPeer;
+use pingora::{Error, ErrorSource, ErrorType};
+
+use super::Gateway;
+use super::context::Context;
+use crate::answer;
+use crate::client::forwarded;
+use crate::clock::monotonic_now;
+use crate::config::{Action, Upstream};
+use crate::record::metrics::CodeClass;
+
+const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// The server that this request goes to.
+pub fn peer(gateway: &Gateway, ctx: &mut Context) -> pingora::Result<Box<HttpPeer>> {
+    let (index, upstream) = upstream(gateway, ctx).ok_or_else(no_server)?;
+    let server = gateway
+        .pools
+        .get(index)
+        .and_then(|pool| pool.next(ctx.upstream.server))
+        .ok_or_else(no_server)?;
+    ctx.upstream.server = Some(server);
+    ctx.upstream.started.get_or_insert_with(monotonic_now);
+    let mut peer = HttpPeer::new(server, false, String::new());
+    let times = upstream.timeouts;
+    let left = |time: Duration| time_left(ctx).map_or(time, |left| left.min(time));
+    peer.options.connection_timeout = Some(left(times.connect));
+    peer.options.total_connection_timeout = Some(left(times.connect));
+    peer.options.read_timeout = Some(left(times.read));
+    peer.options.write_timeout = Some(left(times.write));
+    peer.options.idle_timeout = Some(times.idle);
+    // Connections of one upstream are not shared with another whose settings differ.
+    peer.group_key = u64::try_from(index).unwrap_or(u64::MAX);
+    Ok(Box::new(peer))
+}
+
+/// What is left of the route's time; `None` without a limit.
+fn time_left(ctx: &Context) -> Option<Duration> {
+    let limit = ctx.route.as_ref()?.timeout?;
+    let spent = monotonic_now()
+        .saturating_duration_since(ctx.started)
+        .saturating_sub(ctx.queued);
+    // At least something: a timeout of nothing is never told from no timeout.
+    Some(limit.saturating_sub(spent).max(Duration::from_millis(1)))
+}
+
+/// Whether the route's time is over.
+pub fn out_of_time(ctx: &Context) -> bool {
+    time_left(ctx).is_some_and(|left| left <= Duration::from_millis(1))
+}
+
+/// The upstream of the request's route, and its position.
+pub fn upstream<'g>(gateway: &'g Gateway, ctx: &Context) -> Option<(usize, &'g Upstream)> {
+    match ctx.route.as_ref()?.action {
+        Action::Forward(index) => Some((index, gateway.config.upstreams.get(index)?)),
+        Action::Respond(..) => None,
+    }
+}
+
+fn no_server() -> Box<Error> {
+    Error::explain(
+        ErrorType::HTTPStatus(StatusCode::SERVICE_UNAVAILABLE.as_u16()),
+        "the upstream has no server",
+    )
+}
+
+/// Fits the request's head to its upstream. Runs again for each server that is tried: it sets, and does not add.
+pub fn request_head(
+    gateway: &Gateway,
+    original: &RequestHeader,
+    forwarded_head: &mut RequestHeader,
+    ctx: &Context,
+) -> pingora::Result<()> {
+    let Some(route) = &ctx.route else {
+        return Ok(());
+    };
+    let host = original
+        .headers
+        .get(HOST)
+        .and_then(|host| host.to_str().ok())
+        .unwrap_or_default();
+    let fields = forwarded::outgoing(
+        &gateway.config.client_ip,
+        ctx.client,
+        ctx.peer_ip,
+        host,
+        false,
+        &original.headers,
+    );
+    for (name, value) in fields {
+        match value {
+            Some(value) => forwarded_head.insert_header(name, value)?,
+            None => {
+                forwarded_head.remove_header(&name);
+            }
+        }
+    }
+    forwarded_head.insert_header(X_REQUEST_ID, ctx.request_id.as_str())?;
+    if let Some(host) =
+        upstream(gateway, ctx).and_then(|(_, upstream)| upstream.host_header.as_ref())
+    {
+        forwarded_head.insert_header(HOST, host)?;
+    }
+    for (name, value) in &route.add_headers {
+        forwarded_head.insert_header(name, value)?;
+    }
+    if let Some(prefix) = &route.strip_prefix {
+        strip(forwarded_head, prefix);
+    }
+    Ok(())
+}
+
+/// Takes the prefix off the path, where it stands as whole segments.
+fn strip(head: &mut RequestHeader, prefix: &str) {
+    let target = head
+        .uri
+        .path_and_query()
+        .map_or("/", |target| target.as_str());
+    let Some(rest) = target.strip_prefix(prefix.trim_end_matches('/')) else {
+        return;
+    };
+    let rest = match rest.as_bytes().first() {
+        Some(b'/') => rest.to_owned(),
+        None | Some(b'?') => format!("/{rest}"),
+        Some(_) => return,
+    };
+    if let Ok(uri) = rest.parse() {
+        head.set_uri(uri);
+    }
+}
+
+/// Adds our fields to the upstream's answer, and remembers what it was.
+pub fn response_head(
+    gateway: &Gateway,
+    head: &mut ResponseHeader,
+    ctx: &mut Context,
+) -> pingora::Result<()> {
+    if head.status.is_informational() {
+        return Ok(());
+    }
+    ctx.upstream.status = Some(head.status);
+    let mut fields = HeaderMap::new();
+    for name in &answer::FIELDS {
+        for value in head.headers.get_all(name) {
+            fields.append(name, value.clone());
+        }
+    }
+    let before = fields.clone();
+    let malformed = gateway.annotate(ctx, head.status, &mut fields);
+    if fields != before {
+        for name in &answer::FIELDS {
+            head.remove_header(name);
+            for value in fields.get_all(name) {
+                head.append_header(name, value.clone())?;
+            }
+        }
+    }
+    if !head.headers.contains_key(&X_REQUEST_ID) {
+        head.insert_header(X_REQUEST_ID, ctx.request_id.as_str())?;
+    }
+    if let Some(series) =
+        upstream(gateway, ctx).and_then(|(index, _)| gateway.metrics.upstream(index))
+    {
+        if malformed {
+            series.header_malformed.inc();
+        }
+        if matches!(
+            head.status,
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE
+        ) {
+            series.throttled.inc();
+        }
+    }
+    Ok(())
+}
+
+/// Whether another server is tried: nothing was sent yet, so that nothing happens twice.
+pub fn may_retry(gateway: &Gateway, ctx: &mut Context) -> bool {
+    ctx.upstream.failed_connects += 1;
+    upstream(gateway, ctx)
+        .is_some_and(|(_, upstream)| ctx.upstream.failed_connects <= upstream.retries)
+        && !out_of_time(ctx)
+}
+
+/// The status that tells of a failure; `None` when there is nobody left to tell.
+pub fn status_of(error: &Error) -> Option<StatusCode> {
+    match (error.etype(), error.esource()) {
+        (ErrorType::HTTPStatus(code), _) => StatusCode::from_u16(*code).ok(),
+        (
+            ErrorType::ConnectionClosed | ErrorType::ReadError | ErrorType::WriteError,
+            ErrorSource::Downstream,
+        ) => None,
+        (ErrorType::ReadTimedout | ErrorType::WriteTimedout, ErrorSource::Downstream) => {
+            Some(StatusCode::REQUEST_TIMEOUT)
+        }
+        (_, ErrorSource::Downstream) => Some(StatusCode::BAD_REQUEST),
+        (
+            ErrorType::ConnectTimedout | ErrorType::ReadTimedout | ErrorType::WriteTimedout,
+            ErrorSource::Upstream,
+        ) => Some(StatusCode::GATEWAY_TIMEOUT),
+        (_, ErrorSource::Upstream) => Some(StatusCode::BAD_GATEWAY),
+        (ErrorType::ConnectTimedout, _) => Some(StatusCode::GATEWAY_TIMEOUT),
+        (ErrorType::ConnectRefused | ErrorType::ConnectError | ErrorType::ConnectNoRoute, _) => {
+            Some(StatusCode::BAD_GATEWAY)
+        }
+        _ => Some(StatusCode::INTERNAL_SERVER_ERROR),
+    }
+}
+
+/// Counts what became of the request upstream.
+pub fn count(gateway: &Gateway, ctx: &Context) {
+    let Some(started) = ctx.upstream.started else {
+        return;
+    };
+    if let Some(series) =
+        upstream(gateway, ctx).and_then(|(index, _)| gateway.metrics.upstream(index))
+    {
+        let class = ctx.upstream.status.map_or(CodeClass::None, CodeClass::of);
+        let took = monotonic_now().saturating_duration_since(started);
+        series.answered(class, took.as_secs_f64());
+    }
+}
+
+/// The address of a peer of any kind of socket.
+pub fn ip_of(address: Option<&pingora::protocols::l4::socket::SocketAddr>) -> Option<IpAddr> {
+    address
+        .and_then(|address| address.as_inet())
+        .map(SocketAddr::ip)
+        .map(crate::client::address::canonical)
+}

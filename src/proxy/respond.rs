@@ -1,0 +1,91 @@
+//! Sends the answers that are ours.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::StatusCode;
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, EXPECT};
+use pingora::http::ResponseHeader;
+use pingora::proxy::Session;
+
+use super::Gateway;
+use super::context::Context;
+use crate::answer::Answer;
+use crate::config::Route;
+
+/// How long the rest of a body that nobody wants is read, so that the client gets to read the answer and the
+/// connection can serve its next request.
+const DRAIN: Duration = Duration::from_secs(2);
+
+/// Sends `answer`, and keeps the connection if it can be kept.
+pub async fn send(session: &mut Session, answer: Answer) -> pingora::Result<()> {
+    let mut header = ResponseHeader::build(answer.status, Some(answer.headers.len() + 2))?;
+    let mut last_name = None;
+    for (name, value) in answer.headers {
+        // A name comes once for all its lines.
+        last_name = name.or(last_name);
+        if let Some(name) = &last_name {
+            header.append_header(name, value)?;
+        }
+    }
+    let body = answer.body;
+    let downstream = session.as_downstream_mut();
+    if !downstream.is_body_done() {
+        if downstream.get_header(EXPECT).is_some() {
+            // Nobody knows whether the body will come: the connection cannot serve another request.
+            downstream.set_keepalive(None);
+        } else {
+            downstream.set_close_on_response_before_downstream_finish(false);
+            downstream.set_total_drain_timeout(Some(DRAIN));
+        }
+    }
+    let bodiless = body.is_empty();
+    session
+        .write_response_header(Box::new(header), bodiless)
+        .await?;
+    if !bodiless {
+        session.write_response_body(Some(body), true).await?;
+    }
+    Ok(())
+}
+
+/// The answer of a route that is answered here.
+pub fn fixed(
+    gateway: &Gateway,
+    session: &Session,
+    ctx: &Context,
+    status: StatusCode,
+    body: Bytes,
+    content_type: &'static str,
+) -> Answer {
+    let mut headers = http::HeaderMap::new();
+    headers.insert(CONTENT_TYPE, http::HeaderValue::from_static(content_type));
+    headers.insert(CONTENT_LENGTH, http::HeaderValue::from(body.len()));
+    if let Ok(id) = http::HeaderValue::from_str(&ctx.request_id) {
+        headers.insert("x-request-id", id);
+    }
+    gateway.annotate(ctx, status, &mut headers);
+    let head = session.req_header().method == http::Method::HEAD;
+    Answer {
+        status,
+        headers,
+        body: if head { Bytes::new() } else { body },
+    }
+}
+
+/// What the built-in echo upstream answers: what it was asked, without what is secret.
+pub fn echo(session: &Session, ctx: &Context, route: &Route) -> Bytes {
+    let head = session.req_header();
+    let told = serde_json::json!({
+        "method": head.method.as_str(),
+        "path": head.uri.path(),
+        "query": head.uri.query(),
+        "host": head.headers.get(http::header::HOST).map(|host| String::from_utf8_lossy(host.as_bytes())),
+        "client_ip": ctx.client.ip,
+        "route": &*route.name,
+        "request_id": ctx.request_id,
+    });
+    let mut text = serde_json::to_vec(&told).unwrap_or_default();
+    text.push(b'\n');
+    Bytes::from(text)
+}

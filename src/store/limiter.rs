@@ -1,0 +1,205 @@
+//! Decides a whole request, whichever stores its policies count in.
+//!
+//! Policies of this process are asked first, so that a flood stopped here costs no round trip. What they charged is
+//! given back when the shared store then denies, or when a policy that needs it cannot have it.
+
+use std::time::Duration;
+
+use super::local::LocalStore;
+use super::valkey::ValkeyStore;
+use super::{Store, StoreError};
+use crate::check::{Check, OnStoreFailure, Policy, Ruling, Scope, Source};
+use crate::clock::monotonic_now;
+use crate::decide::{Cost, Decision, Timestamp, Verdict};
+
+/// Both stores, and what becomes of a request when the shared one fails.
+#[derive(Debug)]
+pub struct Limiter {
+    local: LocalStore,
+    shared: Option<ValkeyStore>,
+}
+
+/// What became of a request's checks.
+#[derive(Debug, Default)]
+pub struct Outcome<'a> {
+    /// The decisions there are, in the order of the checks.
+    pub rulings: Vec<Ruling<'a>>,
+    /// An enforced policy that denies since there is no decision for it.
+    pub unavailable: Option<&'a Policy>,
+    /// Why the shared store gave no decision.
+    pub failure: Option<StoreError>,
+    /// How long the shared store took, if it was asked.
+    pub store_took: Option<Duration>,
+}
+
+impl Outcome<'_> {
+    /// Whether the request may pass.
+    #[must_use]
+    pub fn allows(&self) -> bool {
+        self.unavailable.is_none() && !self.rulings.iter().any(Ruling::denies)
+    }
+}
+
+impl Limiter {
+    /// Without a shared store, every policy counts in `local`.
+    #[must_use]
+    pub const fn new(local: LocalStore, shared: Option<ValkeyStore>) -> Self {
+        Self { local, shared }
+    }
+
+    /// The store in process.
+    #[must_use]
+    pub const fn local(&self) -> &LocalStore {
+        &self.local
+    }
+
+    /// The shared store, if there is one.
+    #[must_use]
+    pub const fn shared(&self) -> Option<&ValkeyStore> {
+        self.shared.as_ref()
+    }
+
+    /// Decides all of `checks`, and charges every one of them or none.
+    ///
+    /// Denied in process, the shared store is not asked and has no ruling. Returns within the store's deadline.
+    pub async fn decide<'a>(&self, checks: &[Check<'a>]) -> Outcome<'a> {
+        let Some(shared_store) = &self.shared else {
+            return self.decide_here(checks, Source::Local).0;
+        };
+        let (local, shared): (Vec<_>, Vec<_>) = checks
+            .iter()
+            .copied()
+            .partition(|check| check.policy.scope == Scope::Local);
+        if shared.is_empty() {
+            return self.decide_here(&local, Source::Local).0;
+        }
+        let (mut here, charged_at) = self.decide_here(&local, Source::Local);
+        if !here.allows() {
+            return here;
+        }
+        let asked_at = monotonic_now();
+        let decided = shared_store.decide(&shared).await;
+        let store_took = Some(monotonic_now().saturating_duration_since(asked_at));
+        let mut there = match decided {
+            Ok(decisions) => Outcome {
+                rulings: ruled(&shared, decisions, Source::Store),
+                ..Outcome::default()
+            },
+            Err(error) => self.without_store(&shared, error),
+        };
+        if !there.allows() {
+            self.give_back(&mut here, charged_at);
+        }
+        there.store_took = store_took;
+        there.rulings.append(&mut here.rulings);
+        there
+            .rulings
+            .sort_by_key(|ruling| position(checks, ruling.check.policy));
+        there
+    }
+
+    /// Decides in process; also says when, for a refund.
+    fn decide_here<'a>(&self, checks: &[Check<'a>], source: Source) -> (Outcome<'a>, Timestamp) {
+        if checks.is_empty() {
+            return (Outcome::default(), Timestamp::default());
+        }
+        match self.local.decide_now(checks) {
+            Ok((at, decisions)) => {
+                let outcome = Outcome {
+                    rulings: ruled(checks, decisions, source),
+                    ..Outcome::default()
+                };
+                (outcome, at)
+            }
+            // Full of debtors: there is no other place to count in, so what is not to be let through is denied.
+            Err(error) => {
+                let outcome = Outcome {
+                    unavailable: checks
+                        .iter()
+                        .find(|check| {
+                            !check.shadow && check.policy.on_store_failure != OnStoreFailure::Allow
+                        })
+                        .map(|check| check.policy),
+                    failure: Some(error),
+                    ..Outcome::default()
+                };
+                (outcome, Timestamp::default())
+            }
+        }
+    }
+
+    /// What the policies want when the shared store gives no decision.
+    fn without_store<'a>(&self, checks: &[Check<'a>], error: StoreError) -> Outcome<'a> {
+        let denying = checks
+            .iter()
+            .find(|check| !check.shadow && check.policy.on_store_failure == OnStoreFailure::Deny);
+        if let Some(check) = denying {
+            return Outcome {
+                unavailable: Some(check.policy),
+                failure: Some(error),
+                ..Outcome::default()
+            };
+        }
+        let fallback: Vec<_> = checks
+            .iter()
+            .filter(|check| check.policy.on_store_failure == OnStoreFailure::Local)
+            .map(|check| Check {
+                rule: &check.policy.share,
+                ..*check
+            })
+            .collect();
+        let (outcome, _) = self.decide_here(&fallback, Source::Fallback);
+        Outcome {
+            failure: Some(error),
+            ..outcome
+        }
+    }
+
+    /// Undoes what was charged in process, and looks again, so that the answer tells what is left.
+    fn give_back(&self, here: &mut Outcome<'_>, charged_at: Timestamp) {
+        let charged: Vec<_> = here
+            .rulings
+            .iter()
+            .filter(|ruling| ruling.decision.verdict == Verdict::Allow)
+            .map(|ruling| ruling.check)
+            .collect();
+        if charged.is_empty() {
+            return;
+        }
+        self.local.refund(&charged, charged_at);
+        let looks: Vec<_> = here
+            .rulings
+            .iter()
+            .map(|ruling| Check {
+                cost: Cost::new(0),
+                ..ruling.check
+            })
+            .collect();
+        if let Ok((_, decisions)) = self.local.decide_now(&looks) {
+            for (ruling, look) in here.rulings.iter_mut().zip(decisions) {
+                ruling.decision.remaining = look.remaining;
+                ruling.decision.reset_after_us = look.reset_after_us;
+                ruling.decision.delay_us = 0;
+            }
+        }
+    }
+}
+
+fn ruled<'a>(checks: &[Check<'a>], decisions: Vec<Decision>, source: Source) -> Vec<Ruling<'a>> {
+    checks
+        .iter()
+        .zip(decisions)
+        .map(|(&check, decision)| Ruling {
+            check,
+            decision,
+            source,
+        })
+        .collect()
+}
+
+fn position(checks: &[Check<'_>], policy: &Policy) -> usize {
+    checks
+        .iter()
+        .position(|check| check.policy.index == policy.index)
+        .unwrap_or(usize::MAX)
+}

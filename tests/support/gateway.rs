@@ -1,0 +1,190 @@
+//! The binary as an operator runs it.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tollgate::clock::monotonic_now;
+
+use super::http::{Connection, get};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A running gateway, ended when dropped.
+pub(crate) struct Gateway {
+    child: Child,
+    folder: PathBuf,
+    pub(crate) address: SocketAddr,
+    pub(crate) metrics: SocketAddr,
+}
+
+impl Gateway {
+    /// Starts one with this configuration. Listeners and metrics are added, on free ports.
+    pub(crate) fn start(config: &str) -> Self {
+        // Another process may take a port between its choice and its use: then the gateway exits, try others.
+        for _ in 0..5 {
+            let (address, metrics) = (free_address(), free_address());
+            let config = format!(
+                "{config}\n[listeners.test]\naddress = \"{address}\"\n[metrics]\naddress = \"{metrics}\"\n"
+            );
+            let folder = scratch();
+            fs::write(folder.join("tollgate.toml"), config).unwrap();
+            let mut gateway = Self {
+                child: spawn(&folder),
+                folder,
+                address,
+                metrics,
+            };
+            if gateway.becomes_ready() {
+                return gateway;
+            }
+            let errors = gateway.errors();
+            assert!(
+                errors.contains("cannot listen"),
+                "the gateway does not start:\n{errors}"
+            );
+        }
+        panic!("no free ports");
+    }
+
+    fn becomes_ready(&mut self) -> bool {
+        let deadline = monotonic_now() + PATIENCE;
+        while monotonic_now() < deadline {
+            if self.child.try_wait().unwrap().is_some() {
+                return false;
+            }
+            if Connection::try_open(self.metrics).is_ok()
+                && Connection::try_open(self.address).is_ok()
+            {
+                return true;
+            }
+            std::thread::park_timeout(Duration::from_millis(5));
+        }
+        false
+    }
+
+    /// A GET on a connection of its own.
+    pub(crate) fn get(&self, target: &str) -> super::http::Response {
+        get(self.address, target)
+    }
+
+    /// What Prometheus would see.
+    pub(crate) fn scrape(&self) -> String {
+        get(self.metrics, "/metrics").text()
+    }
+
+    /// The value of a series, written as in the exposition.
+    pub(crate) fn metric(&self, series: &str) -> f64 {
+        let text = self.scrape();
+        text.lines()
+            .find_map(|line| line.strip_prefix(series)?.strip_prefix(' '))
+            .unwrap_or_else(|| panic!("no series {series} in\n{text}"))
+            .parse()
+            .unwrap()
+    }
+
+    /// Waits until a series has this value.
+    pub(crate) fn await_metric(&self, series: &str, value: f64) {
+        let deadline = monotonic_now() + PATIENCE;
+        while (self.metric(series) - value).abs() > f64::EPSILON {
+            assert!(
+                monotonic_now() < deadline,
+                "{series} is {}, not {value}",
+                self.metric(series)
+            );
+            std::thread::park_timeout(Duration::from_millis(10));
+        }
+    }
+
+    /// Sends a signal, by the name that `kill` knows.
+    pub(crate) fn signal(&self, name: &str) {
+        let sent = Command::new("kill")
+            .args([name, &self.child.id().to_string()])
+            .status();
+        assert!(sent.is_ok_and(|status| status.success()), "kill {name}");
+    }
+
+    /// Lets it stop by itself, and returns its exit code.
+    pub(crate) fn stop(&mut self) -> Option<i32> {
+        self.signal("-TERM");
+        self.await_exit()
+    }
+
+    pub(crate) fn await_exit(&mut self) -> Option<i32> {
+        let deadline = monotonic_now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code();
+            }
+            assert!(monotonic_now() < deadline, "the gateway does not stop");
+            std::thread::park_timeout(Duration::from_millis(10));
+        }
+    }
+
+    /// Its access log so far.
+    pub(crate) fn access_log(&self) -> String {
+        fs::read_to_string(self.folder.join("stdout")).unwrap()
+    }
+
+    /// What it said of itself so far.
+    pub(crate) fn errors(&self) -> String {
+        fs::read_to_string(self.folder.join("stderr")).unwrap()
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            // A test that failed is easier to understand with what the gateway said.
+            let _ = writeln!(std::io::stderr(), "gateway said:\n{}", self.errors());
+        }
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// The binary, to be run with these arguments.
+pub(crate) fn tollgate(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.args(arguments).stdin(Stdio::null());
+    command
+}
+
+fn spawn(folder: &std::path::Path) -> Child {
+    tollgate(&["run", "--config"])
+        .arg(folder.join("tollgate.toml"))
+        .stdout(File::create(folder.join("stdout")).unwrap())
+        .stderr(File::create(folder.join("stderr")).unwrap())
+        .spawn()
+        .unwrap()
+}
+
+/// An address that was free a moment ago.
+pub(crate) fn free_address() -> SocketAddr {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    listener.local_addr().unwrap()
+}
+
+/// A file with a secret for the keys, that all gateways of a test run share.
+pub(crate) fn secret_file() -> PathBuf {
+    let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("key_secret");
+    if !file.exists() {
+        fs::write(&file, "a secret of tests, long enough").unwrap();
+    }
+    file
+}
+
+/// A folder of the test's own.
+pub(crate) fn scratch() -> PathBuf {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let folder =
+        PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{number}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    folder
+}

@@ -1,0 +1,188 @@
+//! A client that shows every byte, for what a well-behaved one hides.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+/// How long any single read may take; a test that waits longer has failed.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// One connection, kept open between requests.
+pub(crate) struct Connection {
+    stream: BufReader<TcpStream>,
+}
+
+/// An answer.
+#[derive(Clone, Debug)]
+pub(crate) struct Response {
+    pub(crate) status: u16,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Response {
+    /// The field's only value.
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        let mut lines = self.lines(name);
+        let first = lines.next();
+        assert!(lines.next().is_none(), "{name} stands twice: {self:?}");
+        first
+    }
+
+    /// Every line of the field.
+    pub(crate) fn lines(&self, name: &str) -> impl Iterator<Item = &str> {
+        self.headers
+            .iter()
+            .filter(move |(known, _)| known.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value.as_str())
+    }
+
+    /// The wait that it tells, in seconds.
+    pub(crate) fn retry_after(&self) -> Option<u64> {
+        self.header("retry-after").map(|wait| wait.parse().unwrap())
+    }
+
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    pub(crate) fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.body)
+            .unwrap_or_else(|error| panic!("{error}: {}", self.text()))
+    }
+}
+
+impl Connection {
+    pub(crate) fn open(address: SocketAddr) -> Self {
+        Self::try_open(address).expect("the gateway accepts")
+    }
+
+    pub(crate) fn try_open(address: SocketAddr) -> io::Result<Self> {
+        let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_nodelay(true)?;
+        Ok(Self {
+            stream: BufReader::new(stream),
+        })
+    }
+
+    /// Sends these very bytes.
+    pub(crate) fn send(&mut self, bytes: impl AsRef<[u8]>) -> io::Result<()> {
+        self.stream.get_mut().write_all(bytes.as_ref())
+    }
+
+    /// Reads one answer; its body too, unless it answers HEAD.
+    pub(crate) fn receive(&mut self, to_head: bool) -> io::Result<Response> {
+        let mut line = String::new();
+        self.stream.read_line(&mut line)?;
+        let status = line
+            .split(' ')
+            .nth(1)
+            .and_then(|status| status.parse().ok())
+            .ok_or_else(|| io::Error::other(format!("no status line: {line:?}")))?;
+        let mut headers = Vec::new();
+        loop {
+            line.clear();
+            self.stream.read_line(&mut line)?;
+            let trimmed = line.trim_end();
+            if trimmed.is_empty() {
+                break;
+            }
+            let (name, value) = trimmed
+                .split_once(':')
+                .ok_or_else(|| io::Error::other(format!("no field: {trimmed:?}")))?;
+            headers.push((name.to_owned(), value.trim().to_owned()));
+        }
+        let mut response = Response {
+            status,
+            headers,
+            body: Vec::new(),
+        };
+        let bodiless = to_head || status == 204 || status == 304 || (100..200).contains(&status);
+        if !bodiless {
+            response.body = self.body(&response)?;
+        }
+        Ok(response)
+    }
+
+    fn body(&mut self, head: &Response) -> io::Result<Vec<u8>> {
+        let mut body = Vec::new();
+        if let Some(length) = head.header("content-length") {
+            body.resize(length.parse().map_err(io::Error::other)?, 0);
+            self.stream.read_exact(&mut body)?;
+        } else if head.header("transfer-encoding").is_some() {
+            loop {
+                let mut size = String::new();
+                self.stream.read_line(&mut size)?;
+                let size = usize::from_str_radix(size.trim_end(), 16).map_err(io::Error::other)?;
+                let mut chunk = vec![0; size + 2];
+                self.stream.read_exact(&mut chunk)?;
+                if size == 0 {
+                    break;
+                }
+                body.extend_from_slice(&chunk[..size]);
+            }
+        } else {
+            self.stream.read_to_end(&mut body)?;
+        }
+        Ok(body)
+    }
+
+    /// A request without body, and its answer.
+    pub(crate) fn ask(&mut self, method: &str, target: &str, fields: &[(&str, &str)]) -> Response {
+        self.try_ask(method, target, fields)
+            .unwrap_or_else(|error| panic!("{method} {target}: {error}"))
+    }
+
+    pub(crate) fn try_ask(
+        &mut self,
+        method: &str,
+        target: &str,
+        fields: &[(&str, &str)],
+    ) -> io::Result<Response> {
+        let mut request = format!("{method} {target} HTTP/1.1\r\n");
+        if !fields
+            .iter()
+            .any(|(name, _)| name.eq_ignore_ascii_case("host"))
+        {
+            request.push_str("Host: api.example\r\n");
+        }
+        for (name, value) in fields {
+            request.push_str(&format!("{name}: {value}\r\n"));
+        }
+        request.push_str("\r\n");
+        self.send(request)?;
+        self.receive(method == "HEAD")
+    }
+
+    /// Whether the other end closes the connection, rather than keeping it for `patience`.
+    pub(crate) fn is_closed_within(&mut self, patience: Duration) -> bool {
+        self.stream
+            .get_ref()
+            .set_read_timeout(Some(patience))
+            .unwrap();
+        let closed = match self.stream.fill_buf() {
+            Ok(bytes) => bytes.is_empty(),
+            Err(error) => !matches!(
+                error.kind(),
+                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+            ),
+        };
+        self.stream
+            .get_ref()
+            .set_read_timeout(Some(PATIENCE))
+            .unwrap();
+        closed
+    }
+}
+
+/// One GET on a connection of its own.
+pub(crate) fn get(address: SocketAddr, target: &str) -> Response {
+    get_with(address, target, &[])
+}
+
+/// One GET with these fields.
+pub(crate) fn get_with(address: SocketAddr, target: &str, fields: &[(&str, &str)]) -> Response {
+    Connection::open(address).ask("GET", target, fields)
+}

@@ -1,0 +1,162 @@
+//! An HTTP API to stand in front of. It remembers every request that reached it.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tollgate::clock::monotonic_now;
+
+/// A request that arrived.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    pub(crate) method: String,
+    pub(crate) target: String,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) body: Vec<u8>,
+    pub(crate) at: Instant,
+}
+
+impl Seen {
+    /// Every line of a field.
+    pub(crate) fn lines(&self, name: &str) -> Vec<&str> {
+        self.headers
+            .iter()
+            .filter(|(known, _)| known.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value.as_str())
+            .collect()
+    }
+}
+
+/// The API. Its answers follow the path: `/status/418` answers 418, `/slow/300` takes 300 ms, `/fields` sends what
+/// the request's `x-answer` fields say; all else is 200.
+pub(crate) struct Origin {
+    pub(crate) address: SocketAddr,
+    seen: Arc<Mutex<Vec<Seen>>>,
+    closed: Arc<AtomicBool>,
+}
+
+impl Origin {
+    pub(crate) fn start() -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let origin = Self {
+            address: listener.local_addr().unwrap(),
+            seen: Arc::default(),
+            closed: Arc::default(),
+        };
+        let (seen, closed) = (Arc::clone(&origin.seen), Arc::clone(&origin.closed));
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                if closed.load(Ordering::SeqCst) {
+                    break;
+                }
+                let Ok(stream) = stream else { continue };
+                let seen = Arc::clone(&seen);
+                thread::spawn(move || {
+                    // A gateway that closes the connection ends it.
+                    let _ = serve(stream, &seen);
+                });
+            }
+        });
+        origin
+    }
+
+    /// The requests so far.
+    pub(crate) fn seen(&self) -> Vec<Seen> {
+        self.seen.lock().unwrap().clone()
+    }
+
+    /// How many requests arrived.
+    pub(crate) fn count(&self) -> usize {
+        self.seen.lock().unwrap().len()
+    }
+}
+
+impl Drop for Origin {
+    fn drop(&mut self) {
+        self.closed.store(true, Ordering::SeqCst);
+        // Wakes the listener up.
+        let _ = TcpStream::connect(self.address);
+    }
+}
+
+fn serve(stream: TcpStream, seen: &Mutex<Vec<Seen>>) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut reader = BufReader::new(stream);
+    loop {
+        let mut line = String::new();
+        if reader.read_line(&mut line)? == 0 {
+            return Ok(());
+        }
+        let mut words = line.split_ascii_whitespace();
+        let (method, target) = (
+            words.next().unwrap_or_default().to_owned(),
+            words.next().unwrap_or_default().to_owned(),
+        );
+        let mut headers = Vec::new();
+        loop {
+            line.clear();
+            reader.read_line(&mut line)?;
+            let Some((name, value)) = line.trim_end().split_once(':') else {
+                break;
+            };
+            headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
+        }
+        let field = |name: &str| {
+            headers
+                .iter()
+                .find(|(known, _)| known == name)
+                .map(|(_, value)| value.clone())
+        };
+        let mut body = Vec::new();
+        if let Some(length) = field("content-length") {
+            body.resize(length.parse().map_err(io::Error::other)?, 0);
+            reader.read_exact(&mut body)?;
+        } else if field("transfer-encoding").is_some() {
+            loop {
+                let mut size = String::new();
+                reader.read_line(&mut size)?;
+                let size = usize::from_str_radix(size.trim_end(), 16).map_err(io::Error::other)?;
+                let mut chunk = vec![0; size + 2];
+                reader.read_exact(&mut chunk)?;
+                if size == 0 {
+                    break;
+                }
+                body.extend_from_slice(&chunk[..size]);
+            }
+        }
+        let request = Seen {
+            method,
+            target,
+            headers,
+            body,
+            at: monotonic_now(),
+        };
+        seen.lock().unwrap().push(request.clone());
+        answer(reader.get_mut(), &request)?;
+    }
+}
+
+fn answer(stream: &mut TcpStream, request: &Seen) -> io::Result<()> {
+    let path = request.target.split('?').next().unwrap_or_default();
+    let number = |prefix: &str| path.strip_prefix(prefix)?.parse::<u64>().ok();
+    if let Some(ms) = number("/slow/") {
+        // What a slow API does; the test waits for its answer, not for the clock.
+        thread::park_timeout(Duration::from_millis(ms));
+    }
+    let status = number("/status/").unwrap_or(200);
+    let mut head = format!("HTTP/1.1 {status} Whatever\r\nContent-Length: 2\r\n");
+    if path == "/fields" {
+        for field in request.lines("x-answer") {
+            head.push_str(field);
+            head.push_str("\r\n");
+        }
+    }
+    head.push_str("\r\n");
+    if request.method != "HEAD" {
+        head.push_str("ok");
+    }
+    stream.write_all(head.as_bytes())
+}
