@@ -13,5 +13,8 @@ mod support;
 mod answers;
 mod architecture;
 mod client;
+mod entities;
+mod local_store;
+mod properties;
 mod routes;
 mod vectors;
