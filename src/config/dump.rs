@@ -72,6 +72,8 @@ impl Writer<'_> {
             (Value::Text(text), _) => escaped(&masked(text, path)).into(),
             (Value::Whole(number), _) => i64::try_from(*number).unwrap_or(i64::MAX).into(),
             (Value::Flag(flag), _) => (*flag).into(),
+            // No configuration is built from such a text.
+            (Value::Unknown, _) => String::new().into(),
             (Value::Fraction(text) | Value::Moment(text), _) => text.clone().into(),
         }
     }

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use super::decode::Table as _;
 use super::file::File;
-use super::key_source::spelling;
 use super::units::duration_text;
 use super::{Action, Config, StoreKind, Target};
 use crate::check::{Demand, KeySource, Mode, Policy, Scope, Unit};
@@ -156,7 +155,7 @@ fn counted_by(key: &[KeySource], prefixes: Prefixes) -> String {
             KeySource::Host => "host".to_owned(),
             KeySource::Route => "route".to_owned(),
             KeySource::Global => String::new(),
-            named => spelling(named).replacen(':', " ", 1),
+            named => named.to_string().replacen(':', " ", 1),
         })
         .filter(|part| !part.is_empty())
         .collect();

@@ -10,7 +10,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
-mod answers;
 mod client;
+mod config;
 mod routes;
 mod vectors;
