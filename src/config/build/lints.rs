@@ -59,7 +59,7 @@ impl Builder<'_> {
         let is_guard = |built: &&Built<'_>| built.enforced() && !built.escapable();
         let guarded = known
             .iter()
-            .any(|uses| !uses.is_empty() && uses.iter().all(|built| is_guard(built)));
+            .any(|uses| !uses.is_empty() && uses.iter().all(is_guard));
         if guarded || !items.complete {
             return;
         }

@@ -265,10 +265,7 @@ impl Builder<'_> {
         self.error(
             Code::E043,
             key.place,
-            format!(
-                "policy `{name}` can lose its key: `{}` may be absent",
-                source
-            ),
+            format!("policy `{name}` can lose its key: `{source}` may be absent"),
             "add on_missing_key = \"skip\", \"deny\" or \"empty\"",
         );
     }

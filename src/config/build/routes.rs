@@ -326,7 +326,7 @@ impl Builder<'_> {
             self.error(
                 Code::E140,
                 a_use.policy.place,
-                format!("the last of `first_of` may not apply: `{}` of policy `{name}` may be absent", source),
+                format!("the last of `first_of` may not apply: `{source}` of policy `{name}` may be absent"),
                 format!(
                     "end with a policy whose key is always there (\"ip\"), or give `{name}` an on_missing_key"
                 ),
