@@ -46,9 +46,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
         for diagnostic in &loaded.diagnostics {
             text.push_str(&format!("{diagnostic}\n"));
         }
-        if let Some(config) = &loaded.config {
-            text.push_str(&summary(config));
-        }
+        text.push_str(&summary(&loaded).unwrap_or_default());
         text.push_str(&format!(
             "{}: {}, {}\n",
             args.config.display(),

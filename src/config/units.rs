@@ -35,6 +35,9 @@ impl Refusal {
 /// The longest window: a leap year.
 pub(crate) const WINDOW_MAX: Duration = Duration::from_secs(366 * 86_400);
 
+/// What to write for what zero might mean.
+pub(crate) const INSTEAD_OF_ZERO: &str = "to lift the limit write mode = \"off\"; to deny everything give the route respond = { status = 403 }";
+
 /// Units of time in milliseconds, the longest first.
 const UNITS: [(&str, u64); 6] = [
     ("d", 86_400_000),
@@ -91,6 +94,11 @@ pub(crate) fn rate(text: &str) -> Result<Limit, Refusal> {
     })
 }
 
+/// Refuses nothing, or less, as a limit: some systems take it for "unlimited", some for "never".
+pub(crate) fn not_a_limit(found: &str) -> Refusal {
+    Refusal::bounds(format!("`{found}` is not a limit"), INSTEAD_OF_ZERO)
+}
+
 /// As [`rate`], without advice; `None` if it is not written as a rate at all.
 fn read_rate(text: &str) -> Option<Result<Limit, Refusal>> {
     let (count, time) = text.split_once('/')?;
@@ -111,10 +119,7 @@ fn read_rate(text: &str) -> Option<Result<Limit, Refusal>> {
         )));
     };
     let Some(count) = NonZeroU64::new(count) else {
-        return Some(Err(Refusal::bounds(
-            format!("`{text}` is out of bounds: zero is not a limit"),
-            "to lift the limit write mode = \"off\"; to deny everything give the route respond = { status = 403 }",
-        )));
+        return Some(Err(not_a_limit(text)));
     };
     if count.get() > UNITS_MAX {
         return Some(Err(Refusal::bounds(

@@ -793,7 +793,7 @@ fn a_dump_shows_no_secret_and_keeps_dollars() {
 
 #[test]
 fn every_policy_is_put_in_words() {
-    let config = accepted(
+    let loaded = read(
         r#"
 [policies.products-ip]
 kind = "token-bucket"
@@ -808,20 +808,21 @@ on_missing_key = "skip"
 kind = "leaky-bucket"
 limit = "10/s"
 burst = 30
+max_wait = "3s"
 key = "global"
 mode = "shadow"
 [routes.r]
-match = {}
+match = { methods = ["GET", "HEAD"], host = "a.example", headers = { x-a = true } }
 respond = {}
 policies = [{ use = "products-ip", cost = 2 }, { first_of = ["fixed", "all"] }]
 "#,
     );
-    let words = summary(&config);
+    let words = summary(&loaded).unwrap();
     for sentence in [
-        "policy products-ip: token bucket, 20 per 1 min, refilled continuously, at most 20 at once and 40 in any 1 min, per client address (/32, /64)",
-        "policy fixed: fixed window, 5 per 1 min 30 s, at most 10 across an edge between two windows, per client network /48 and header x-user",
-        "policy all: leaky bucket, 10 per 1 s, passed on evenly, at most 30 wait their turn, everybody together (shadow: counted, denies nothing)",
-        "route r -> answers 200: products-ip (cost 2), first of fixed | all",
+        "policy products-ip: token bucket, 20 per 1 min, refilled continuously, at most 20 at once, up to 40 in any 1 min, per client address (/32, /64)",
+        "policy fixed: fixed window, 5 per 1 min 30 s, counted by the clock, up to 10 across an edge, per client network /48 and header x-user",
+        "policy all: leaky bucket, 10 per 1 s, passed on evenly, up to 30 wait their turn, for 3 s at most, everybody together (shadow: counted, denies nothing)",
+        "route r: GET|HEAD a.example/* header:x-a -> answers 200: products-ip (cost 2), first of fixed | all",
         "listener main: 127.0.0.1:8080",
     ] {
         assert!(words.contains(sentence), "{sentence}\n{words}");

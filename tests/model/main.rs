@@ -11,6 +11,7 @@
 mod support;
 
 mod client;
+mod commands;
 mod config;
 mod routes;
 mod vectors;
