@@ -46,11 +46,22 @@ impl Probes {
         match path {
             "/livez" | "/healthz" => (StatusCode::OK, TEXT, b"ok\n".to_vec()),
             "/readyz" => self.readiness(verbose),
-            path if path == &*self.metrics_path => self.metrics.encode().map_or(
-                (StatusCode::INTERNAL_SERVER_ERROR, TEXT, Vec::new()),
-                |text| (StatusCode::OK, EXPOSITION, text),
-            ),
+            path if path == &*self.metrics_path => self.exposition(),
             _ => (StatusCode::NOT_FOUND, TEXT, b"not found\n".to_vec()),
+        }
+    }
+
+    /// The metrics, with the gauges as they stand now.
+    fn exposition(&self) -> (StatusCode, &'static str, Vec<u8>) {
+        let keys = self.limiter.local().len();
+        self.metrics
+            .local_keys
+            .set(i64::try_from(keys).unwrap_or(i64::MAX));
+        let up = self.limiter.shared().is_none_or(ValkeyStore::is_up);
+        self.metrics.store_up.set(i64::from(up));
+        match self.metrics.encode() {
+            Ok(text) => (StatusCode::OK, EXPOSITION, text),
+            Err(_) => (StatusCode::INTERNAL_SERVER_ERROR, TEXT, Vec::new()),
         }
     }
 

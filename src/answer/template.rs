@@ -27,6 +27,13 @@ pub struct UnknownPlaceholder {
     pub name: String,
 }
 
+impl UnknownPlaceholder {
+    fn of(name: &str) -> Self {
+        let name = name.chars().take(NAME_MAX).collect();
+        Self { name }
+    }
+}
+
 /// How values are put into the text around them.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Escape {
@@ -51,11 +58,11 @@ impl Template {
                 template.push_text("{");
                 rest = after;
             } else if let Some(after) = from_brace.strip_prefix('{') {
-                let (name, after) = after.split_once('}').unwrap_or((after, ""));
-                if !allowed.contains(&name) {
-                    let name = name.chars().take(NAME_MAX).collect();
-                    return Err(UnknownPlaceholder { name });
-                }
+                let (name, after) = match after.split_once('}') {
+                    Some((name, after)) if allowed.contains(&name) => (name, after),
+                    Some((name, _)) => return Err(UnknownPlaceholder::of(name)),
+                    None => return Err(UnknownPlaceholder::of(after)),
+                };
                 template.parts.push(Part::Placeholder(name.into()));
                 rest = after;
             } else {

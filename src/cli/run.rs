@@ -1,5 +1,6 @@
 //! `tollgate run`.
 
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -46,7 +47,9 @@ fn log_to_stderr(logs: &Logs) {
         .with_default(logs.level)
         .with_target("pingora_core", logs.level.min(LevelFilter::WARN))
         .with_target("pingora_proxy", LevelFilter::OFF);
-    let layer = fmt::layer().with_writer(std::io::stderr);
+    let layer = fmt::layer()
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal());
     let layer = if logs.json {
         layer.json().with_filter(targets).boxed()
     } else {

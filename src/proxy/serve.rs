@@ -283,13 +283,6 @@ async fn sweep(gateway: Gateway) {
     loop {
         tick.tick().await;
         gateway.limiter.local().sweep(SWEEP_STEPS);
-        let keys = gateway.limiter.local().len();
-        gateway
-            .metrics
-            .local_keys
-            .set(i64::try_from(keys).unwrap_or(i64::MAX));
-        let up = gateway.limiter.shared().is_none_or(ValkeyStore::is_up);
-        gateway.metrics.store_up.set(i64::from(up));
     }
 }
 

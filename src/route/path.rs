@@ -3,14 +3,18 @@
 //! A limit is only as good as the reading of the path that leads to it. So one endpoint's spellings are one path here:
 //! escapes are decoded, dot segments resolved, empty segments dropped, a trailing slash ignored.
 //!
-//! Upstreams differ on four further questions, and who asks them may choose the spelling. Is `%2F` (or `\`, `%5C`) a
+//! Upstreams differ on three further questions, and who asks them may choose the spelling. Is `%2F` (or `\`, `%5C`) a
 //! slash? Is `;x=1` part of its segment? Does `..` take back an empty segment? Such a path has several readings, and
 //! takes the most specific route that any of them matches: `/v1%2Flogin` and `/v1/login;x` meet the limits of
-//! `/v1/login`, while `/projects/group%2Fname` still is a project of that name. The forwarded path stays as it was sent.
+//! `/v1/login`, while `/projects/group%2Fname` still is a project of that name. Dot segments that only some upstreams
+//! would see (`..%2F`, `..;`) are refused. What is forwarded is the path as it was sent, without dot segments
+//! ([`resolved`]).
 //!
 //! Letter case is folded where routes compare (see [`super::pattern`]). What isn't seen through: an upstream that decodes
 //! twice (`%252F`), or that has further names for one endpoint (`/login.json`). Give such names a route, or the limit to
 //! a wider one.
+
+use std::borrow::Cow;
 
 use thiserror::Error;
 
@@ -38,6 +42,10 @@ pub enum PathError {
     /// A space or `#`, which no path has unescaped: some upstreams end the path there.
     #[error("the path has a space or # that isn't escaped")]
     Delimiter,
+    /// A `.` or `..` that is one only to some: behind an escaped slash or a backslash, or before a `;`. With it the
+    /// caller would choose which route is limited and which is served.
+    #[error("the path has a . or .. next to an escaped slash, a backslash or a parameter")]
+    HiddenDots,
     /// More than [`SEGMENTS_MAX`] segments.
     #[error("the path has more than {SEGMENTS_MAX} segments")]
     TooManySegments,
@@ -131,17 +139,15 @@ fn read(raw_path: &str, reading: Reading) -> Result<Vec<String>, PathError> {
     let mut segments = Vec::new();
     let from_root = raw_path.strip_prefix('/').unwrap_or(raw_path);
     for raw in from_root.split('/') {
-        let mut text = decode(raw)?;
-        if reading.encoded_slashes {
-            // Parameters end at the escaped slash when that is a slash.
-            for part in text.split(['/', '\\']) {
-                push(&mut segments, without_params(part, reading), reading);
+        let text = decode(raw)?;
+        let apart = |c: char| reading.encoded_slashes && matches!(c, '/' | '\\');
+        for part in text.split(apart) {
+            let part = without_params(part, reading);
+            if part.len() < text.len() && is_dots(part) {
+                return Err(PathError::HiddenDots);
             }
-            continue;
+            push(&mut segments, part, reading);
         }
-        let kept = without_params(&text, reading).len();
-        text.truncate(kept);
-        push(&mut segments, text, reading);
     }
     segments.retain(|segment| !segment.is_empty());
     Ok(segments)
@@ -155,21 +161,50 @@ fn without_params(segment: &str, reading: Reading) -> &str {
 }
 
 /// One segment further, or back. Above the root is the root.
-fn push(segments: &mut Vec<String>, segment: impl Into<String> + AsRef<str>, reading: Reading) {
-    match segment.as_ref() {
+fn push(segments: &mut Vec<String>, segment: &str, reading: Reading) {
+    match segment {
         "." => {}
-        ".." => {
-            segments.pop();
-        }
+        ".." => drop(segments.pop()),
         "" if !reading.empty_counts => {}
-        _ => segments.push(segment.into()),
+        _ => segments.push(segment.to_owned()),
     }
 }
 
+fn is_dots(segment: &str) -> bool {
+    matches!(segment, "." | "..")
+}
+
+/// The path to forward: without dot segments, every other byte as it was sent.
+///
+/// An upstream that doesn't resolve them would serve another path than the one that was limited. Expects a path that
+/// [`Normalised::new`] takes.
+#[must_use]
+pub fn resolved(raw_path: &str) -> Cow<'_, str> {
+    let parts = || raw_path.strip_prefix('/').unwrap_or(raw_path).split('/');
+    if !parts().any(|raw| decode(raw).is_ok_and(|segment| is_dots(&segment))) {
+        return Cow::Borrowed(raw_path);
+    }
+    let mut kept: Vec<&str> = Vec::new();
+    let mut ends_in_dots = false;
+    for raw in parts() {
+        let segment = decode(raw).unwrap_or_default();
+        ends_in_dots = is_dots(&segment);
+        match &*segment {
+            "." => {}
+            ".." => drop(kept.pop()),
+            _ => kept.push(raw),
+        }
+    }
+    if ends_in_dots {
+        kept.push("");
+    }
+    Cow::Owned(format!("/{}", kept.join("/")))
+}
+
 /// Decodes the escapes of one segment.
-pub(super) fn decode(raw: &str) -> Result<String, PathError> {
+pub(super) fn decode(raw: &str) -> Result<Cow<'_, str>, PathError> {
     if !raw.contains('%') {
-        return Ok(raw.to_owned());
+        return Ok(Cow::Borrowed(raw));
     }
     let mut bytes = Vec::with_capacity(raw.len());
     let mut rest = raw.bytes();
@@ -185,7 +220,7 @@ pub(super) fn decode(raw: &str) -> Result<String, PathError> {
         }
         bytes.push(decoded);
     }
-    Ok(readable(bytes))
+    Ok(Cow::Owned(readable(bytes)))
 }
 
 fn hex(digit: u8) -> Option<u8> {

@@ -234,7 +234,7 @@ impl Segment {
             };
         }
         let literal = path::decode(raw)?;
-        if matches!(literal.as_str(), "." | "..") {
+        if matches!(&*literal, "." | "..") {
             return Err(PatternError::DotSegment(raw.to_owned()));
         }
         Ok(Self::Literal(literal.into()))

@@ -5,7 +5,7 @@
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use proptest::prelude::*;
 use tollgate::request::RequestView;
-use tollgate::route::path::{Normalised, PathError};
+use tollgate::route::path::{Normalised, PathError, resolved};
 use tollgate::route::pattern::{Host, Path, PatternError, Segment, Value};
 use tollgate::route::{Pattern, Table, Tie};
 
@@ -229,26 +229,14 @@ fn no_spelling_of_a_path_evades_its_route() {
         ("/v1/login;x=1", "servlets drop parameters"),
         ("/v1;a/login;b", "of every segment"),
         ("/v1/login%3Bx", "also when escaped, some"),
-        (
-            "/v1/x/..;/login",
-            "a dot segment once its parameter is gone",
-        ),
         ("/v1%2Flogin", "who decodes before parting"),
         ("/v1%2flogin", "in lower case too"),
         ("/v1\\login", "who reads a backslash as a slash"),
         ("/v1%5Clogin", "also when escaped"),
         ("/v1/login%2F", "a trailing slash, escaped"),
-        (
-            "/x%2F..%2Fv1%2Flogin",
-            "dot segments between escaped slashes",
-        ),
-        ("/x/..%2Fv1/login", "a dot segment before one"),
         ("/v1/login;a%2Fb", "a slash within a parameter"),
         ("/v1/login//..", "who takes back the empty segment"),
-        (
-            "/v1/login/%2F..",
-            "who takes back the empty segment behind an escaped slash",
-        ),
+        ("//v1/login//..", "an empty segment that stays is none"),
         ("/v1/login/;/..", "or behind a parameter alone"),
     ] {
         assert_eq!(
@@ -271,6 +259,31 @@ fn no_spelling_of_a_path_evades_its_route() {
             expected,
             "{target}"
         );
+    }
+}
+
+#[test]
+fn what_is_forwarded_has_no_dot_segments_and_is_else_as_it_was_sent() {
+    for (raw, expected, reason) in [
+        (
+            "/v1//%6Cogin;x/%2F/",
+            "/v1//%6Cogin;x/%2F/",
+            "nothing to resolve",
+        ),
+        ("/v1/x/../%6Cogin", "/v1/%6Cogin", "one back"),
+        ("/v1/x/%2e%2E/login", "/v1/login", "escaped"),
+        ("/./v1/.", "/v1/", "a dot at the end"),
+        ("/v1/login/..", "/v1/", "two at the end"),
+        ("/../..", "/", "above the root"),
+        (
+            "/v1/login//..",
+            "/v1/login/",
+            "an empty segment is taken back",
+        ),
+        ("/v1/...", "/v1/...", "a name"),
+        ("*", "*", "OPTIONS *"),
+    ] {
+        assert_eq!(resolved(raw), expected, "{reason}");
     }
 }
 
@@ -782,6 +795,9 @@ proptest! {
         let table = table(&[("a", at("*.a", "/a/{x}/*")), ("rest", on("/*"))]);
         if let Ok(path) = Normalised::new(&raw) {
             prop_assert!(path.segments.iter().all(|s| !s.is_empty() && s != "." && s != ".."));
+            let forwarded = resolved(&raw);
+            prop_assert_eq!(resolved(&forwarded), &*forwarded, "once is enough");
+            prop_assert!(Normalised::new(&forwarded).is_ok());
             let headers = HeaderMap::new();
             let request = RequestView { method: "GET", host: &host, path: &raw, query: Some(&raw), headers: &headers };
             prop_assert!(table.find(request, &path).is_some());

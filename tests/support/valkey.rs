@@ -102,8 +102,11 @@ impl Valkey {
             if self.child.try_wait().is_ok_and(|exited| exited.is_some()) {
                 return false;
             }
-            if self.try_connect().is_ok() {
-                return true;
+            // A server that wants a password answers too.
+            match self.try_connect() {
+                Ok(_) => return true,
+                Err(error) if error.to_string().contains("NOAUTH") => return true,
+                Err(_) => {}
             }
             std::thread::park_timeout(Duration::from_millis(5));
         }

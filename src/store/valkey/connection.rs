@@ -185,7 +185,7 @@ impl Connector {
                 () = self.shared.wake.notified() => {}
                 () = sleep(PING_EVERY) => {
                     let ping = redis::cmd("PING");
-                    match timeout(patience, connection.send_packed_command(&ping)).await {
+                    match timeout(patience, ping.query_async::<redis::Value>(&mut connection)).await {
                         Ok(Ok(_)) => self.shared.answered(),
                         Ok(Err(error)) if classify(&error).1 => {}
                         Ok(Err(_)) | Err(_) => return,

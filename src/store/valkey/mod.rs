@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::ServerErrorKind;
+use redis::{ServerErrorKind, Value};
 use tokio::time::{Instant, timeout_at};
 
 use super::{Cause, Store, StoreError};
@@ -130,7 +130,9 @@ impl ValkeyStore {
         let slack_ms = now.map_or(SLACK_MS, |_| SIMULATION_SLACK_MS);
         let call = script::call(&link.sha, &self.prefix, checks, now, slack_ms);
         let mut connection = link.connection.clone();
-        let reply = match timeout_at(deadline, connection.send_packed_command(&call)).await {
+        let answered = timeout_at(deadline, connection.send_packed_command(&call)).await;
+        // An error of the server comes as a value.
+        let reply = match answered.map(|reply| reply.and_then(Value::extract_error)) {
             Ok(Ok(reply)) => reply,
             Ok(Err(error)) if is_no_script(&error) => return Err(Failed::NoScript(link)),
             Ok(Err(error)) => return Err(Failed::Store(self.failed(&link, &error))),
