@@ -13,6 +13,8 @@ mod support;
 mod answers;
 mod architecture;
 mod client;
+mod commands;
+mod config;
 mod entities;
 mod local_store;
 mod properties;
