@@ -16,6 +16,7 @@ mod exactly;
 mod leaky;
 mod privacy;
 mod protocol;
+mod quickstart;
 mod simulate;
 mod store_failure;
 mod twins;

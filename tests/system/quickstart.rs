@@ -1,0 +1,149 @@
+//! What the README promises, done as it says.
+
+use std::fs;
+
+use crate::support::gateway::{Gateway, tollgate};
+use crate::support::http::get;
+
+/// The quickstart without its addresses: the test has its own.
+fn quickstart() -> String {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/config/quickstart.toml");
+    let text = fs::read_to_string(file).unwrap();
+    let mut kept = String::new();
+    let mut skipping = false;
+    for line in text.lines() {
+        if line.starts_with('[') {
+            skipping = line.starts_with("[listeners.") || line.starts_with("[metrics]");
+        }
+        if !skipping {
+            kept.push_str(line);
+            kept.push('\n');
+        }
+    }
+    kept
+}
+
+#[test]
+fn seven_requests_of_a_newcomer_give_five_and_two() {
+    let gateway = Gateway::start(&quickstart());
+    let responses: Vec<_> = (0..7).map(|_| gateway.get("/hello")).collect();
+    let statuses: Vec<_> = responses.iter().map(|response| response.status).collect();
+    assert_eq!(statuses, [200, 200, 200, 200, 200, 429, 429]);
+    assert_eq!(responses[0].json()["path"], "/hello");
+    for denied in &responses[5..] {
+        assert_eq!(denied.retry_after(), Some(2));
+        assert_eq!(
+            denied.header("ratelimit-policy"),
+            Some("\"per-client\";q=30;w=60;tollgate-burst=5")
+        );
+    }
+}
+
+#[test]
+fn probes_answer_and_the_health_check_asks_them() {
+    let mut gateway = Gateway::start(&quickstart());
+    for (path, status) in [
+        ("/livez", 200),
+        ("/healthz", 200),
+        ("/readyz", 200),
+        ("/metrics", 200),
+        ("/none", 404),
+    ] {
+        assert_eq!(get(gateway.metrics, path).status, status, "{path}");
+    }
+    let address = gateway.metrics.to_string();
+    let healthy = || {
+        tollgate(&["healthcheck", "--address", &address])
+            .status()
+            .unwrap()
+            .code()
+    };
+    assert_eq!(healthy(), Some(0));
+    assert_eq!(gateway.stop(), Some(0));
+    assert_eq!(healthy(), Some(1));
+}
+
+#[test]
+fn a_request_that_is_served_when_the_gateway_is_told_to_stop_is_served_to_its_end() {
+    let origin = crate::support::origin::Origin::start();
+    let mut gateway = Gateway::start(&format!(
+        "[upstreams.api]\nservers = [\"{}\"]\n[routes.all]\nmatch = {{ path = \"/*\" }}\nupstream = \"api\"\n",
+        origin.address
+    ));
+    let mut connection = crate::support::http::Connection::open(gateway.address);
+    connection
+        .send("GET /slow/800 HTTP/1.1\r\nHost: a\r\n\r\n")
+        .unwrap();
+    gateway.await_metric("tollgate_http_in_flight_requests", 1.0);
+    gateway.signal("-TERM");
+    assert_eq!(connection.receive(false).unwrap().status, 200);
+    assert_eq!(gateway.await_exit(), Some(0));
+    let log = gateway.access_log();
+    assert!(log.contains("/slow/800"), "{log}");
+}
+
+#[test]
+fn a_hangup_does_not_end_the_gateway() {
+    let gateway = Gateway::start(&quickstart());
+    gateway.signal("-HUP");
+    assert_eq!(gateway.get("/").status, 200);
+}
+
+#[test]
+fn an_address_in_use_and_a_wrong_configuration_end_it_with_a_reason() {
+    let gateway = Gateway::start(&quickstart());
+    let folder = crate::support::gateway::scratch();
+    let run = |text: String| {
+        let file = folder.join("c.toml");
+        fs::write(&file, text).unwrap();
+        let output = tollgate(&["run", "--config", file.to_str().unwrap()])
+            .output()
+            .unwrap();
+        (
+            output.status.code(),
+            String::from_utf8(output.stderr).unwrap(),
+        )
+    };
+    let (code, said) = run(format!(
+        "{}\n[listeners.main]\naddress = \"{}\"\n",
+        quickstart(),
+        gateway.address
+    ));
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("listener `main` cannot listen on"), "{said}");
+    let (code, said) = run("[policies.a]\nlimti = \"5/min\"\n".to_owned());
+    assert_eq!(code, Some(78), "{said}");
+    assert!(said.contains("did you mean `limit`?"), "{said}");
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn each_request_is_one_line_in_the_log_with_its_policy_and_decision() {
+    let text = quickstart().replace("format = \"text\"", "format = \"json\"");
+    let mut gateway = Gateway::start(&text);
+    for _ in 0..6 {
+        gateway.get("/a?secret=1");
+    }
+    gateway.stop();
+    let log = gateway.access_log();
+    let mut lines: Vec<serde_json::Value> = log
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(lines.len(), 6, "{log}");
+    lines.sort_by_key(|line| line["ts"].as_str().unwrap().to_owned());
+    let denied = lines
+        .iter()
+        .find(|line| line["decision"] == "deny")
+        .unwrap();
+    assert_eq!(denied["status"], 429);
+    assert_eq!(denied["route"], "everything");
+    assert_eq!(denied["policy"], "per-client");
+    assert_eq!(denied["source"], "local");
+    assert_eq!(denied["remaining"], 0);
+    assert_eq!(denied["limit"], 30);
+    assert_eq!(denied["retry_after_s"], 2);
+    assert_eq!(denied["path"], "/a");
+    assert_eq!(denied["key_hash"].as_str().unwrap().len(), 12);
+    assert!(!log.contains("secret"), "{log}");
+}
