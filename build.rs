@@ -11,7 +11,10 @@ fn main() {
     println!("cargo::rustc-env=TOLLGATE_REVISION={revision}");
     println!("cargo::rerun-if-env-changed=TOLLGATE_REVISION");
     println!("cargo::rerun-if-changed=build.rs");
-    println!("cargo::rerun-if-changed=.git/HEAD");
+    // Grows with every commit; absent from a source archive, where naming it would rebuild each time.
+    if std::path::Path::new(".git/logs/HEAD").exists() {
+        println!("cargo::rerun-if-changed=.git/logs/HEAD");
+    }
 }
 
 /// The first line that a command prints; "unknown" where it cannot run, as in a source archive.

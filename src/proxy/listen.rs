@@ -1,5 +1,5 @@
 //! The edge: what stands between a socket and Pingora's proxy, since Pingora has no deadline for a whole request
-//! head and keeps an idle connection for ever.
+//! head, keeps an idle connection for ever, and answers what it cannot parse in its own name and unrecorded.
 
 use std::fmt;
 use std::future::Future;
@@ -11,6 +11,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::{Buf, Bytes};
 use pingora::apps::{HttpServerApp, ServerApp};
 use pingora::protocols::http::ServerSession;
 use pingora::protocols::raw_connect::ProxyDigest;
@@ -28,18 +29,30 @@ use super::Gateway;
 /// How long a connection may lie idle between two requests.
 const IDLE: Duration = Duration::from_secs(60);
 
+/// What is answered to a head that cannot be parsed.
+const MALFORMED: &str = "HTTP/1.1 400 Bad Request\r\nContent-Type: application/problem+json\r\n\
+    Content-Length: 94\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n\
+    {\"type\":\"about:blank\",\"title\":\"Bad Request\",\"status\":400,\"detail\":\"The request is malformed.\"}";
+
+/// What is answered to CONNECT.
+const NOT_ALLOWED: &str = "HTTP/1.1 405 Method Not Allowed\r\nContent-Type: application/problem+json\r\n\
+    Content-Length: 102\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n\
+    {\"type\":\"about:blank\",\"title\":\"Method Not Allowed\",\"status\":405,\"detail\":\"CONNECT is not supported.\"}";
+
 /// Serves one kind of connection: HTTP/1.1 in the clear.
 pub struct Edge {
     proxy: Arc<HttpProxy<Gateway>>,
+    gateway: Gateway,
     header_timeout: Duration,
 }
 
 impl Edge {
     /// In front of `proxy`; a request's head has to arrive within `header_timeout` of its first byte, and the
     /// first byte within `header_timeout` of the connection.
-    pub fn new(proxy: HttpProxy<Gateway>, header_timeout: Duration) -> Self {
+    pub fn new(proxy: HttpProxy<Gateway>, gateway: Gateway, header_timeout: Duration) -> Self {
         Self {
             proxy: Arc::new(proxy),
+            gateway,
             header_timeout,
         }
     }
@@ -52,12 +65,13 @@ impl ServerApp for Edge {
         stream: Stream,
         shutdown: &ShutdownWatch,
     ) -> Option<Stream> {
-        let guarded = Guarded::new(stream, self.header_timeout);
+        let guarded = Guarded::new(stream, self.gateway.clone(), self.header_timeout);
         let mut session = ServerSession::new_http1(Box::new(guarded));
         session.set_keepalive(Some(self.header_timeout.as_secs().max(1)));
         loop {
             let reused = self.proxy.process_new_http(session, shutdown).await?;
             let (stream, settings) = reused.consume();
+            set_armed(Some(&stream), true);
             session = ServerSession::new_http1(stream);
             if let Some(settings) = settings {
                 settings.apply_to_session(&mut session);
@@ -73,42 +87,75 @@ impl ServerApp for Edge {
 
 /// The request's head is read: what follows may take its time.
 pub fn head_is_read(session: &mut Session) {
-    set_armed(session, false);
+    set_armed(session.downstream_session.stream(), false);
     session.set_keepalive(Some(IDLE.as_secs()));
     session.as_downstream_mut().set_pipelining_enabled(true);
 }
 
-/// The request is over: the next one's head has its deadline again.
-pub fn request_is_over(session: &Session) {
-    set_armed(session, true);
-}
-
-fn set_armed(session: &Session, armed: bool) {
-    let guarded = session
-        .downstream_session
-        .stream()
-        .and_then(|stream| stream.as_any().downcast_ref::<Guarded>());
+fn set_armed(stream: Option<&Stream>, armed: bool) {
+    let guarded = stream.and_then(|stream| stream.as_any().downcast_ref::<Guarded>());
     if let Some(guarded) = guarded {
         guarded.armed.store(armed, Ordering::Relaxed);
     }
 }
 
-/// A stream with a deadline for a whole request head: it starts with the first byte after being armed.
+/// A stream that is armed between two requests. A head then has its deadline, from its first byte on; and what is
+/// written then is Pingora's own refusal of a head that it could not parse, for which ours is sent.
 struct Guarded {
     io: Stream,
+    gateway: Gateway,
     armed: AtomicBool,
     limit: Duration,
     deadline: Option<Pin<Box<Sleep>>>,
+    /// What of our refusal is still to be sent.
+    refusal: Bytes,
 }
 
 impl Guarded {
-    fn new(io: Stream, limit: Duration) -> Self {
+    fn new(io: Stream, gateway: Gateway, limit: Duration) -> Self {
         Self {
             io,
+            gateway,
             armed: AtomicBool::new(true),
             limit,
             deadline: None,
+            refusal: Bytes::new(),
         }
+    }
+
+    fn is_armed(&self) -> bool {
+        self.armed.load(Ordering::Relaxed)
+    }
+
+    /// Puts our refusal in place of Pingora's, and records it: once, whatever the number of writes.
+    fn refuse(&mut self, theirs: &[u8]) {
+        let Some(status) = theirs
+            .strip_prefix(b"HTTP/1.1 ")
+            .and_then(|line| line.get(..3))
+        else {
+            return;
+        };
+        let (status, refusal) = if status == b"405" {
+            (405, NOT_ALLOWED)
+        } else {
+            (400, MALFORMED)
+        };
+        self.refusal = Bytes::from_static(refusal.as_bytes());
+        let digest = self.io.get_socket_digest();
+        let peer = super::forward::ip_of(digest.as_ref().and_then(|digest| digest.peer_addr()));
+        super::log::record_unparsed(&self.gateway, peer, status);
+    }
+
+    /// Sends what is left of our refusal.
+    fn poll_refusal(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.refusal.is_empty() {
+            let written = ready!(Pin::new(&mut self.io).poll_write(cx, &self.refusal))?;
+            if written == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.refusal.advance(written);
+        }
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -125,7 +172,7 @@ impl AsyncRead for Guarded {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let me = &mut *self;
-        if !me.armed.load(Ordering::Relaxed) {
+        if !me.is_armed() {
             me.deadline = None;
             return Pin::new(&mut me.io).poll_read(cx, buffer);
         }
@@ -152,14 +199,20 @@ impl AsyncWrite for Guarded {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        if self.is_armed() {
+            self.refuse(bytes);
+            return Poll::Ready(Ok(bytes.len()));
+        }
         Pin::new(&mut self.io).poll_write(cx, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_refusal(cx))?;
         Pin::new(&mut self.io).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_refusal(cx))?;
         Pin::new(&mut self.io).poll_shutdown(cx)
     }
 
@@ -168,6 +221,10 @@ impl AsyncWrite for Guarded {
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        if self.is_armed() {
+            self.refuse(slices.first().map_or(&[], |first| &first[..]));
+            return Poll::Ready(Ok(slices.iter().map(|slice| slice.len()).sum()));
+        }
         Pin::new(&mut self.io).poll_write_vectored(cx, slices)
     }
 
@@ -218,3 +275,21 @@ impl GetSocketDigest for Guarded {
 }
 
 impl Peek for Guarded {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_says_its_own_length() {
+        for refusal in [MALFORMED, NOT_ALLOWED] {
+            let (head, body) = refusal.split_once("\r\n\r\n").unwrap();
+            assert!(
+                head.contains(&format!("Content-Length: {}\r\n", body.len())),
+                "{}",
+                body.len()
+            );
+            assert!(serde_json::from_str::<serde_json::Value>(body).is_ok());
+        }
+    }
+}

@@ -10,7 +10,7 @@ use super::{Gateway, forward};
 use crate::check::Ruling;
 use crate::check::entity::hashed_address;
 use crate::client::address;
-use crate::clock::monotonic_now;
+use crate::clock::{monotonic_now, wall_now_us};
 use crate::config::ClientIpInLogs;
 use crate::decide::Verdict;
 use crate::record::access_log::Entry;
@@ -36,6 +36,24 @@ pub fn record(gateway: &Gateway, session: &Session, ctx: &mut Context) {
     forward::count(gateway, ctx);
     if is_logged(gateway, ctx) {
         append(gateway, session, ctx, status, took, own_time);
+    }
+}
+
+/// Records a request whose head could not be parsed: nothing is known of it but who sent it.
+pub fn record_unparsed(gateway: &Gateway, peer_ip: Option<IpAddr>, status: u16) {
+    gateway.metrics.route(None).request("", status, 0.0);
+    let told = told(gateway, peer_ip);
+    let entry = Entry {
+        ts: &timestamp(wall_now_us()),
+        client_ip: &told,
+        peer_ip: &told,
+        status,
+        decision: "none",
+        error: Some("the request's head cannot be parsed"),
+        ..Entry::default()
+    };
+    if !gateway.access_log.append(&entry) {
+        gateway.metrics.access_log_suppressed.inc();
     }
 }
 

@@ -240,7 +240,6 @@ impl ProxyHttp for Gateway {
             ctx.error.get_or_insert(error.etype().as_str());
         }
         log::record(self, session, ctx);
-        listen::request_is_over(session);
     }
 
     fn suppress_error_log(&self, _session: &Session, _ctx: &Context, _error: &Error) -> bool {

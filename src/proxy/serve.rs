@@ -101,7 +101,7 @@ pub fn run(config: Config) -> Result<(), StartError> {
     let proxy = http_proxy(&server.configuration, gateway.clone());
     let mut edge = Service::new(
         "edge".to_owned(),
-        Edge::new(proxy, config.server.header_timeout),
+        Edge::new(proxy, gateway.clone(), config.server.header_timeout),
     );
     for listener in &config.listeners {
         edge.add_listener(

@@ -69,6 +69,34 @@ fn requests_that_make_no_sense_are_refused() {
 }
 
 #[test]
+fn what_cannot_be_parsed_is_refused_in_our_name_and_recorded() {
+    let origin = Origin::start();
+    let mut gateway = gateway(&origin);
+    for (bytes, status) in [
+        (&b"garbage\r\n\r\n"[..], 400),
+        (b"CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n", 405),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
+    ] {
+        let mut connection = Connection::open(gateway.address);
+        // On a connection that has served one before, too.
+        assert_eq!(connection.ask("GET", "/v1/a", &[]).status, 200);
+        connection.send(bytes).unwrap();
+        let response = connection.receive(false).unwrap();
+        assert_eq!(response.status, status);
+        assert!(response.header("server").is_none(), "{response:?}");
+        assert_eq!(response.json()["status"], status);
+        assert!(connection.is_closed_within(Duration::from_secs(10)));
+    }
+    let refused = gateway.metric(
+        "tollgate_http_requests_total{code=\"400\",method=\"_OTHER\",route=\"_unmatched\"}",
+    );
+    assert!((refused - 2.0).abs() < f64::EPSILON, "{refused}");
+    gateway.stop();
+    let log = gateway.access_log();
+    assert_eq!(log.matches("cannot be parsed").count(), 3, "{log}");
+}
+
+#[test]
 fn a_body_that_grows_past_its_limit_is_cut_off() {
     let origin = Origin::start();
     let gateway = gateway(&origin);
