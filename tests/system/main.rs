@@ -14,6 +14,7 @@ mod all_or_nothing;
 mod exactly;
 mod leaky;
 mod privacy;
+mod script;
 mod simulate;
 mod store_failure;
 mod twins;
