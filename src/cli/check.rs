@@ -9,24 +9,24 @@ use crate::config::{LoadOptions, load, summary};
 
 /// Checks a configuration without running it.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Args {
+pub(super) struct Args {
     /// The configuration.
     #[arg(long, short, default_value = "/etc/tollgate/tollgate.toml")]
-    pub config: PathBuf,
+    pub(super) config: PathBuf,
     /// Fail on warnings too.
     #[arg(long)]
-    pub strict: bool,
+    pub(super) strict: bool,
     /// One JSON object a mistake, in an array, and nothing else.
     #[arg(long)]
-    pub json: bool,
+    pub(super) json: bool,
     /// Do not read the files that settings name: secrets, passwords, bodies.
     #[arg(long)]
-    pub no_io: bool,
+    pub(super) no_io: bool,
 }
 
 /// Prints what is wrong, then what the configuration means. 0 if it can be run, 78 if not.
 #[must_use]
-pub fn run(args: &Args) -> ExitCode {
+pub(super) fn run(args: &Args) -> ExitCode {
     let options = LoadOptions {
         io: !args.no_io,
         ..LoadOptions::from_process()
@@ -46,9 +46,7 @@ pub fn run(args: &Args) -> ExitCode {
         for diagnostic in &loaded.diagnostics {
             text.push_str(&format!("{diagnostic}\n"));
         }
-        if let Some(config) = &loaded.config {
-            text.push_str(&summary(config));
-        }
+        text.push_str(&summary(&loaded).unwrap_or_default());
         text.push_str(&format!(
             "{}: {}, {}\n",
             args.config.display(),

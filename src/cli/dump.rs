@@ -9,18 +9,18 @@ use crate::config::{LoadOptions, dump, load};
 
 /// Prints the configuration after includes, environment and defaults, secrets masked.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Args {
+pub(super) struct Args {
     /// The configuration.
     #[arg(long, short, default_value = "/etc/tollgate/tollgate.toml")]
-    pub config: PathBuf,
+    pub(super) config: PathBuf,
     /// Do not read the files that settings name: secrets, passwords, bodies.
     #[arg(long)]
-    pub no_io: bool,
+    pub(super) no_io: bool,
 }
 
 /// Prints the configuration on standard output and mistakes on standard error. 78 if there are errors.
 #[must_use]
-pub fn run(args: &Args) -> ExitCode {
+pub(super) fn run(args: &Args) -> ExitCode {
     let options = LoadOptions {
         io: !args.no_io,
         ..LoadOptions::from_process()

@@ -160,12 +160,23 @@ impl<'a> Reader<'a> {
         subject(&self.path)
     }
 
+    fn within(&self) -> String {
+        if self.path.is_empty() {
+            "at the top level".to_owned()
+        } else {
+            format!("in {}", self.subject())
+        }
+    }
+
     pub(crate) fn report(&self, finding: Finding) {
         self.findings.add(finding);
     }
 
     /// Reports that a value is of the wrong type.
     pub(crate) fn wrong_type(&self, node: &Node, expected: &str, help: &str) {
+        if matches!(node.value, Value::Unknown) {
+            return;
+        }
         let finding = Finding::new(
             Code::E015,
             node.place,
@@ -253,27 +264,30 @@ impl<'a> Reader<'a> {
         };
         let shape = T::table_shape();
         let mut table = T::default();
+        let mut meant = Vec::new();
         for entry in entries {
             if !table.set(&entry.key, &entry.node, self) {
-                self.unknown(entry, &shape.fields);
+                meant.extend(self.unknown(entry, &shape.fields));
             }
         }
         for field in &shape.fields {
-            if field.required && node.get(field.key).is_none() {
+            // What is there under a misspelt name is not missing.
+            if field.required && node.get(field.key).is_none() && !meant.contains(&field.key) {
                 self.missing(node, field);
             }
         }
         Some(table)
     }
 
-    fn unknown(&self, entry: &Entry, fields: &[Field]) {
+    /// Reports a field that does not exist; returns the one that was probably meant.
+    fn unknown(&self, entry: &Entry, fields: &[Field]) -> Option<&'static str> {
         let keys = || fields.iter().map(|field| field.key);
         let near = did_you_mean(&entry.key, keys());
         self.report(
             Finding::new(
                 Code::E014,
                 entry.place,
-                format!("unknown field `{}` in {}", entry.key, self.subject()),
+                format!("unknown field `{}` {}", entry.key, self.within()),
             )
             .label(near.map_or_else(String::new, |near| format!("did you mean `{near}`?")))
             .note(format!(
@@ -281,12 +295,13 @@ impl<'a> Reader<'a> {
                 keys().collect::<Vec<_>>().join(", ")
             )),
         );
+        near
     }
 
     fn missing(&self, node: &Node, field: &Field) {
         let what = match &field.shape {
-            Shape::Words(words) => format!(": {}", quoted(words)),
-            _ => String::new(),
+            Shape::Words(words) => format!("…: {}", quoted(words)),
+            _ => example(field.key).to_owned(),
         };
         self.report(
             Finding::new(
@@ -294,7 +309,7 @@ impl<'a> Reader<'a> {
                 node.place,
                 format!("{} lacks `{}`", self.subject(), field.key),
             )
-            .help(format!("add {} = …{what}", field.key)),
+            .help(format!("add {} = {what}", field.key)),
         );
     }
 
@@ -330,6 +345,18 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// What a field that is missing may look like.
+fn example(key: &str) -> &'static str {
+    match key {
+        "limit" => "\"100/min\"",
+        "key" => "\"ip\"",
+        "address" => "\"127.0.0.1:8080\"",
+        "addr" => "\"127.0.0.1:9000\"",
+        "match" => "{ path = \"/*\" }",
+        _ => "…",
+    }
+}
+
 /// `policy `login``, `` `match` of route `login` ``, `` `[server]` ``.
 fn subject(path: &[String]) -> String {
     let named = |table: &str| match table {
@@ -358,6 +385,14 @@ pub(crate) fn quoted(words: &[&str]) -> String {
         Some((last, others)) => format!("{} or {last}", others.join(", ")),
         None => String::new(),
     }
+}
+
+/// Several values.
+#[derive(Clone, Debug)]
+pub(crate) struct List<T> {
+    pub(crate) items: Vec<At<T>>,
+    /// Whether all of them could be read.
+    pub(crate) complete: bool,
 }
 
 /// A table with names of the operator's choice, each a good label.
@@ -410,7 +445,7 @@ impl<T: Decode> Decode for Pairs<T> {
     }
 }
 
-impl<T: Decode> Decode for Vec<At<T>> {
+impl<T: Decode> Decode for List<T> {
     fn shape() -> Shape {
         Shape::List(Box::new(T::shape()))
     }
@@ -420,7 +455,11 @@ impl<T: Decode> Decode for Vec<At<T>> {
             reader.wrong_type(node, "an array", "write [ … ] around it");
             return None;
         };
-        Some(items.iter().filter_map(|item| reader.item(item)).collect())
+        let read: Vec<At<T>> = items.iter().filter_map(|item| reader.item(item)).collect();
+        Some(Self {
+            complete: read.len() == items.len(),
+            items: read,
+        })
     }
 }
 

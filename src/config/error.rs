@@ -220,6 +220,16 @@ impl Findings {
             .any(|finding| finding.code.severity() == Severity::Error)
     }
 
+    /// Whether something within `place` is wrong.
+    pub(crate) fn any_error_within(&self, place: Place) -> bool {
+        self.0.borrow().iter().any(|finding| {
+            finding.code.severity() == Severity::Error
+                && finding.place.is_some_and(|at| {
+                    at.source == place.source && at.start >= place.start && at.end <= place.end
+                })
+        })
+    }
+
     /// Turns places into lines and columns, in the order of the text.
     pub(crate) fn into_diagnostics(self, sources: &Sources) -> Vec<Diagnostic> {
         let mut findings = self.0.into_inner();

@@ -1,65 +1,48 @@
 //! The spelling of key sources: `ip`, `ip/56`, `header:x-api-key`.
 
-use http::HeaderName;
-
 use super::error::did_you_mean;
 use super::units::Refusal;
 use crate::check::KeySource;
+use crate::check::entity::BadKeySource;
 
 /// What is written before a colon, and what stands alone.
 const WORDS: [&str; 9] = [
     "ip", "header", "cookie", "query", "path", "method", "host", "route", "global",
 ];
 
-/// Reads a key source.
+/// Reads a key source; where there is none, says what was probably meant.
 pub(crate) fn parse(text: &str) -> Result<KeySource, Refusal> {
     let refuse = |help: String| Err(Refusal::new(format!("`{text}` is not a key source"), help));
-    if let Some(bits) = text.strip_prefix("ip/") {
-        return match bits.parse::<u8>() {
-            Ok(number) if (1..=128).contains(&number) && number.to_string() == bits => {
-                Ok(KeySource::IpPrefix(number))
-            }
-            _ => refuse("write a prefix from 1 to 128 bits: \"ip/56\"".to_owned()),
-        };
-    }
-    let Some((word, name)) = text.split_once(':') else {
-        return match text {
-            "ip" => Ok(KeySource::Ip),
-            "method" => Ok(KeySource::Method),
-            "host" => Ok(KeySource::Host),
-            "route" => Ok(KeySource::Route),
-            "global" => Ok(KeySource::Global),
-            "header" | "cookie" | "query" | "path" => {
-                refuse(format!("say which {text}: \"{text}:NAME\""))
-            }
-            _ => refuse(advice(text)),
-        };
-    };
-    let takes_name = matches!(word, "header" | "cookie" | "query" | "path");
-    if takes_name && name.is_empty() {
-        return refuse(format!("say which {word}: \"{word}:NAME\""));
-    }
-    match word {
-        "header" => match HeaderName::from_bytes(name.as_bytes()) {
-            Ok(name) => Ok(KeySource::Header(name)),
-            Err(_) => refuse(format!("`{name}` cannot be the name of a header field")),
-        },
-        "cookie" if HeaderName::from_bytes(name.as_bytes()).is_err() => {
-            refuse(format!("`{name}` cannot be the name of a cookie"))
-        }
-        "path" if !is_identifier(name) => {
+    match text.parse() {
+        Ok(KeySource::Path(name)) if !is_identifier(&name) => {
             refuse("write the name of a path parameter, without braces: \"path:id\"".to_owned())
         }
-        "cookie" => Ok(KeySource::Cookie(name.into())),
-        "query" => Ok(KeySource::Query(name.into())),
-        "path" => Ok(KeySource::Path(name.into())),
-        _ if WORDS.contains(&word) => refuse(format!("write \"{word}\" alone")),
-        _ => refuse(match did_you_mean(word, WORDS) {
-            Some(word) if matches!(word, "header" | "cookie" | "query" | "path") => {
-                format!("did you mean \"{word}:{name}\"?")
-            }
-            _ => advice(word),
-        }),
+        Ok(source) => Ok(source),
+        Err(BadKeySource::Prefix(_)) => {
+            refuse("write a prefix from 1 to 128 bits: \"ip/56\"".to_owned())
+        }
+        Err(BadKeySource::Name { word, name }) if name.is_empty() => {
+            refuse(format!("say which {word}: \"{word}:NAME\""))
+        }
+        Err(BadKeySource::Name { word, name }) => {
+            refuse(format!("`{name}` cannot be the name of a {word}"))
+        }
+        Err(BadKeySource::Unknown(_)) => refuse(meant(text)),
+    }
+}
+
+fn meant(text: &str) -> String {
+    let Some((word, name)) = text.split_once(':') else {
+        return advice(text);
+    };
+    if WORDS.contains(&word) {
+        return format!("write \"{word}\" alone");
+    }
+    match did_you_mean(word, WORDS) {
+        Some(word @ ("header" | "cookie" | "query" | "path")) => {
+            format!("did you mean \"{word}:{name}\"?")
+        }
+        _ => advice(word),
     }
 }
 
@@ -81,27 +64,6 @@ pub(crate) fn is_identifier(name: &str) -> bool {
         && letters.all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// The source as it is written.
-pub(crate) fn spelling(source: &KeySource) -> String {
-    match source {
-        KeySource::Ip => "ip".to_owned(),
-        KeySource::IpPrefix(bits) => format!("ip/{bits}"),
-        KeySource::Header(name) => format!("header:{name}"),
-        KeySource::Cookie(name) => format!("cookie:{name}"),
-        KeySource::Query(name) => format!("query:{name}"),
-        KeySource::Path(name) => format!("path:{name}"),
-        KeySource::Method => "method".to_owned(),
-        KeySource::Host => "host".to_owned(),
-        KeySource::Route => "route".to_owned(),
-        KeySource::Global => "global".to_owned(),
-    }
-}
-
-/// Whether a request may come without it. The route has the path parameters it names, and every request has the rest.
-pub(crate) fn can_be_missing(source: &KeySource) -> bool {
-    is_unverified(source)
-}
-
 /// Whether a client may change it at will.
 pub(crate) fn is_unverified(source: &KeySource) -> bool {
     matches!(
@@ -111,6 +73,11 @@ pub(crate) fn is_unverified(source: &KeySource) -> bool {
 }
 
 #[cfg(test)]
+#[expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test that cannot go on should stop loudly"
+)]
 mod tests {
     use super::*;
 
@@ -128,7 +95,7 @@ mod tests {
             "route",
             "global",
         ] {
-            assert_eq!(spelling(&parse(text).unwrap()), text);
+            assert_eq!(parse(text).unwrap().to_string(), text);
         }
     }
 

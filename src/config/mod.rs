@@ -10,6 +10,7 @@ pub mod error;
 mod file;
 mod include;
 mod interpolate;
+mod items;
 mod key_source;
 mod load;
 mod shape;

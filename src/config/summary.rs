@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use super::decode::Table as _;
 use super::file::File;
-use super::key_source::spelling;
+use super::load::Loaded;
+use super::tree::{Node, Value};
 use super::units::duration_text;
 use super::{Action, Config, StoreKind, Target};
 use crate::check::{Demand, KeySource, Mode, Policy, Scope, Unit};
 use crate::client::address::Prefixes;
-use crate::decide::Rule;
+use crate::decide::{Anchor, Rule};
 
 /// JSON Schema draft-07 of the file.
 #[must_use]
@@ -18,9 +19,10 @@ pub fn schema() -> serde_json::Value {
     File::table_shape().document()
 }
 
-/// What the configuration does, in words: each route, and what each policy means.
+/// What a configuration does, in words: each route, and what each policy means. `None` if there is none.
 #[must_use]
-pub fn summary(config: &Config) -> String {
+pub fn summary(loaded: &Loaded) -> Option<String> {
+    let config = loaded.config.as_ref()?;
     let mut text = String::new();
     let mut line = |words: String| {
         text.push_str(&words);
@@ -47,8 +49,9 @@ pub fn summary(config: &Config) -> String {
             policies.join(", ")
         };
         line(format!(
-            "route {} -> {}: {policies}",
+            "route {}: {} -> {}: {policies}",
             route.name,
+            matched(loaded.document.as_ref(), &route.name),
             action(config, &route.action)
         ));
     }
@@ -58,7 +61,44 @@ pub fn summary(config: &Config) -> String {
             sentence(policy, config.client_ip.prefixes)
         ));
     }
-    text
+    Some(text)
+}
+
+/// What a route matches, as written.
+fn matched(document: Option<&Node>, route: &str) -> String {
+    let written = document
+        .and_then(|document| document.get("routes")?.get(route)?.get("match"))
+        .map(Node::entries)
+        .unwrap_or_default();
+    let texts = |keys: [&str; 2]| -> Option<String> {
+        let entry = written
+            .iter()
+            .find(|entry| keys.contains(&entry.key.as_str()))?;
+        let texts: Vec<&str> = match &entry.node.value {
+            Value::Text(text) => vec![text],
+            Value::List(items) => items
+                .iter()
+                .filter_map(|item| match &item.value {
+                    Value::Text(text) => Some(text.as_str()),
+                    _ => None,
+                })
+                .collect(),
+            _ => Vec::new(),
+        };
+        Some(texts.join("|"))
+    };
+    let methods = texts(["methods", ""]).map_or_else(String::new, |methods| methods + " ");
+    let host = texts(["host", "hosts"]).unwrap_or_default();
+    let path = texts(["path", "paths"]).unwrap_or_else(|| "/*".to_owned());
+    let more: Vec<String> = written
+        .iter()
+        .filter(|entry| matches!(entry.key.as_str(), "headers" | "query"))
+        .flat_map(|entry| {
+            let names = entry.node.entries().iter();
+            names.map(move |inner| format!(" {}:{}", entry.key.trim_end_matches('s'), inner.key))
+        })
+        .collect();
+    format!("{methods}{host}{path}{}", more.concat())
 }
 
 fn action(config: &Config, action: &Action) -> String {
@@ -105,29 +145,7 @@ fn sentence(policy: &Policy, prefixes: Prefixes) -> String {
         Unit::Custom(name) => format!(" {name}"),
     };
     let window = spaced(Duration::from_micros(limit.window_us.get()));
-    let rule = match &policy.rule {
-        Rule::FixedWindow(_) => format!(
-            "at most {} across an edge between two windows",
-            count.saturating_mul(2)
-        ),
-        Rule::SlidingLog(_) => format!("never more than {count} in any {window}"),
-        Rule::SlidingCounter(_) => {
-            format!(
-                "estimated from two windows, just under {} at worst",
-                count.saturating_mul(2)
-            )
-        }
-        Rule::TokenBucket(rule) => {
-            let burst = rule.burst();
-            format!(
-                "refilled continuously, at most {burst} at once and {} in any {window}",
-                burst.saturating_add(count)
-            )
-        }
-        Rule::LeakyBucket(rule) => {
-            format!("passed on evenly, at most {} wait their turn", rule.burst())
-        }
-    };
+    let rule = bound(&policy.rule, &window);
     let mut text = format!(
         "{}: {}, {count}{unit} per {window}, {rule}, {}",
         policy.name,
@@ -145,6 +163,42 @@ fn sentence(policy: &Policy, prefixes: Prefixes) -> String {
     text
 }
 
+/// What the kind makes of the numbers: how many pass at once, and in any span of one window.
+fn bound(rule: &Rule, window: &str) -> String {
+    let count = rule.limit().count.get();
+    let twice = count.saturating_mul(2);
+    match rule {
+        Rule::FixedWindow(rule) => {
+            let begin = match rule.anchor() {
+                Anchor::Epoch => "by the clock",
+                Anchor::FirstRequest => "from a caller's first request",
+            };
+            format!("counted {begin}, up to {twice} across an edge")
+        }
+        Rule::SlidingLog(_) => format!("never more than {count} in any {window}"),
+        Rule::SlidingCounter(rule) if rule.strict() => {
+            format!("estimated from two windows, never more than {count} in any {window}")
+        }
+        Rule::SlidingCounter(_) => {
+            format!("estimated from two windows, just under {twice} in any {window} at worst")
+        }
+        Rule::TokenBucket(rule) => {
+            let burst = rule.burst();
+            let most = burst.saturating_add(count);
+            format!("refilled continuously, at most {burst} at once, up to {most} in any {window}")
+        }
+        Rule::LeakyBucket(rule) => {
+            let longest = rule.max_wait_us().map_or_else(String::new, |wait| {
+                format!(", for {} at most", spaced(Duration::from_micros(wait)))
+            });
+            format!(
+                "passed on evenly, up to {} wait their turn{longest}",
+                rule.burst()
+            )
+        }
+    }
+}
+
 /// "per client address (/32, /64)".
 fn counted_by(key: &[KeySource], prefixes: Prefixes) -> String {
     let parts: Vec<String> = key
@@ -156,7 +210,7 @@ fn counted_by(key: &[KeySource], prefixes: Prefixes) -> String {
             KeySource::Host => "host".to_owned(),
             KeySource::Route => "route".to_owned(),
             KeySource::Global => String::new(),
-            named => spelling(named).replacen(':', " ", 1),
+            named => named.to_string().replacen(':', " ", 1),
         })
         .filter(|part| !part.is_empty())
         .collect();

@@ -26,6 +26,8 @@ pub(crate) enum Value {
     Moment(String),
     List(Vec<Node>),
     Table(Vec<Entry>),
+    /// A text whose variables could not be filled in, as was reported.
+    Unknown,
 }
 
 /// A key of a table, with its value.
@@ -47,6 +49,7 @@ impl Value {
             Self::Moment(_) => "a date",
             Self::List(_) => "an array",
             Self::Table(_) => "a table",
+            Self::Unknown => "unknown",
         }
     }
 }
@@ -150,7 +153,13 @@ fn report_syntax(text: &str, source: usize, errors: &[toml::de::Error], findings
         let mut finding = Finding::new(
             Code::E001,
             place,
-            format!("this is not TOML: {}", error.message().replace('\n', ", ")),
+            format!(
+                "this is not TOML: {}",
+                error
+                    .message()
+                    .replace('\n', ", ")
+                    .replace("invalid", "malformed")
+            ),
         );
         if error.message().contains("duplicate key") {
             finding = finding.help("give each field once; two tables of one name need two names");
@@ -213,30 +222,13 @@ impl Converter<'_> {
         if self.is_secret(text) {
             self.sources.hide(place);
         }
-        let filled = interpolate(text, self.lookup).unwrap_or_else(|trouble| {
-            self.findings.add(match trouble {
-                Trouble::Unset(name) => Finding::new(
-                    Code::E050,
-                    place,
-                    format!("the environment variable `{name}` is not set"),
-                )
-                .help(format!(
-                    "set it, or write a default: \"${{{name}:-…}}\"; \"$$\" stands for a dollar sign"
-                )),
-                Trouble::Unclosed => {
-                    Finding::new(Code::E050, place, "`${` is not closed with `}`")
-                        .help("write \"${NAME}\"; \"$$\" stands for a dollar sign")
-                }
-                Trouble::NotAName(name) => Finding::new(
-                    Code::E050,
-                    place,
-                    format!("`{name}` is not the name of an environment variable"),
-                )
-                .help("a name has letters, digits and _; \"$$\" stands for a dollar sign"),
-            });
-            text.to_owned()
-        });
-        Value::Text(filled)
+        interpolate(text, self.lookup).map_or_else(
+            |trouble| {
+                self.findings.add(unfilled(trouble, place));
+                Value::Unknown
+            },
+            Value::Text,
+        )
     }
 
     /// Whether the text may be something that must not be shown.
@@ -245,6 +237,28 @@ impl Converter<'_> {
         sounds_secret(key)
             || (key == "url" && text.contains('@') && !text.contains("://"))
             || self.path.iter().any(|key| key == "add_headers")
+    }
+}
+
+/// Why the variables of a text could not be filled in.
+fn unfilled(trouble: Trouble, place: Place) -> Finding {
+    match trouble {
+        Trouble::Unset(name) => Finding::new(
+            Code::E050,
+            place,
+            format!("the environment variable `{name}` is not set"),
+        )
+        .help(format!(
+            "set it, or write a default: \"${{{name}:-…}}\"; \"$$\" stands for a dollar sign"
+        )),
+        Trouble::Unclosed => Finding::new(Code::E050, place, "`${` is not closed with `}`")
+            .help("write \"${NAME}\"; \"$$\" stands for a dollar sign"),
+        Trouble::NotAName(name) => Finding::new(
+            Code::E050,
+            place,
+            format!("`{name}` is not the name of an environment variable"),
+        )
+        .help("a name has letters, digits and _; \"$$\" stands for a dollar sign"),
     }
 }
 

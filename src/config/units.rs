@@ -35,6 +35,9 @@ impl Refusal {
 /// The longest window: a leap year.
 pub(crate) const WINDOW_MAX: Duration = Duration::from_secs(366 * 86_400);
 
+/// What to write for what zero might mean.
+pub(crate) const INSTEAD_OF_ZERO: &str = "to lift the limit write mode = \"off\"; to deny everything give the route respond = { status = 403 }";
+
 /// Units of time in milliseconds, the longest first.
 const UNITS: [(&str, u64); 6] = [
     ("d", 86_400_000),
@@ -83,41 +86,48 @@ pub(crate) fn duration(text: &str) -> Result<Duration, Refusal> {
 
 /// `100/min`, `5/15m`: a count, and the window it is for.
 pub(crate) fn rate(text: &str) -> Result<Limit, Refusal> {
-    let not_a_rate = || Refusal::new(format!("`{text}` is not a rate"), rate_advice(text));
-    let (count, time) = text.split_once('/').ok_or_else(not_a_rate)?;
-    let count = grouped(count).ok_or_else(not_a_rate)?;
+    read_rate(text).unwrap_or_else(|| {
+        Err(Refusal::new(
+            format!("`{text}` is not a rate"),
+            rate_advice(text),
+        ))
+    })
+}
+
+/// Refuses nothing, or less, as a limit: some systems take it for "unlimited", some for "never".
+pub(crate) fn not_a_limit(found: &str) -> Refusal {
+    Refusal::bounds(format!("`{found}` is not a limit"), INSTEAD_OF_ZERO)
+}
+
+/// As [`rate`], without advice; `None` if it is not written as a rate at all.
+fn read_rate(text: &str) -> Option<Result<Limit, Refusal>> {
+    let (count, time) = text.split_once('/')?;
+    let count = grouped(count)?;
     let (digits, letters) = leading(time, |c| c.is_ascii_digit() || c == '_');
     let times = if digits.is_empty() {
-        Some(1)
+        1
     } else {
-        grouped(digits)
+        grouped(digits)?
     };
-    let (Some(times), Some(unit)) = (times, unit(letters)) else {
-        return Err(not_a_rate());
-    };
-    let millis = times.saturating_mul(unit);
+    let millis = times.saturating_mul(unit(letters)?);
     let longest = u64::try_from(WINDOW_MAX.as_millis()).unwrap_or(u64::MAX);
-    if millis == 0 || millis > longest {
-        return Err(Refusal::bounds(
+    let window_us = NonZeroU64::new(millis.saturating_mul(1_000));
+    let Some(window_us) = window_us.filter(|_| millis <= longest) else {
+        return Some(Err(Refusal::bounds(
             format!("the window of `{text}` is out of bounds"),
             "a window lasts from 1ms to 366d",
-        ));
-    }
+        )));
+    };
     let Some(count) = NonZeroU64::new(count) else {
-        return Err(Refusal::bounds(
-            format!("`{text}` neither allows nor denies anything in a useful way"),
-            "to lift the limit write mode = \"off\"; to deny everything give the route respond = { status = 403 }",
-        ));
+        return Some(Err(not_a_limit(text)));
     };
     if count.get() > UNITS_MAX {
-        return Err(Refusal::bounds(
+        return Some(Err(Refusal::bounds(
             format!("the count of `{text}` is out of bounds"),
             format!("a count is from 1 to {UNITS_MAX}"),
-        ));
+        )));
     }
-    NonZeroU64::new(millis.saturating_mul(1_000))
-        .map(|window_us| Limit { count, window_us })
-        .ok_or_else(not_a_rate)
+    Some(Ok(Limit { count, window_us }))
 }
 
 /// `64KiB`: a whole number of bytes, in powers of two.
@@ -328,7 +338,7 @@ fn meant_rate(text: &str) -> Option<String> {
         None => format!("{}/{times}{unit}", number.replace(',', "")),
     };
     // Advice that is refused in turn helps nobody.
-    rate(&candidate).is_ok().then_some(candidate)
+    matches!(read_rate(&candidate), Some(Ok(_))).then_some(candidate)
 }
 
 fn common_divisor(mut a: u64, mut b: u64) -> u64 {

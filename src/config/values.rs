@@ -87,7 +87,7 @@ impl<const MIN: i64, const MAX: i64> Decode for Whole<MIN, MAX> {
             return u64::try_from(*number).ok().map(Self);
         }
         let help = if *number == 0 && MAX == UNITS_MAX {
-            "to lift the limit write mode = \"off\"; to deny everything give the route respond = { status = 403 }".to_owned()
+            units::INSTEAD_OF_ZERO.to_owned()
         } else {
             format!("write a number from {MIN} to {MAX}")
         };
@@ -210,6 +210,10 @@ impl Decode for Limit {
 
     fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
         let text = match &node.value {
+            Value::Whole(number @ ..=0) => {
+                reader.refuse(Code::E021, node, units::not_a_limit(&number.to_string()));
+                return None;
+            }
             Value::Whole(number) => {
                 let help =
                     format!("say for how long: \"{number}/s\", \"{number}/min\", \"{number}/h\"");

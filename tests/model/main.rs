@@ -11,7 +11,10 @@
 mod support;
 
 mod answers;
+mod architecture;
 mod client;
+mod commands;
+mod config;
 mod entities;
 mod local_store;
 mod properties;

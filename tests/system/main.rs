@@ -11,10 +11,13 @@
 mod support;
 
 mod all_or_nothing;
+mod callers;
 mod exactly;
 mod leaky;
 mod privacy;
+mod protocol;
 mod script;
 mod simulate;
 mod store_failure;
 mod twins;
+mod wire;

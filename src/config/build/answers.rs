@@ -66,7 +66,12 @@ impl Builder<'_> {
             );
         }
         let cors = written.cors.as_ref()?;
-        for origin in cors.value.iter().filter(|origin| !is_origin(&origin.value)) {
+        for origin in cors
+            .value
+            .items
+            .iter()
+            .filter(|origin| !is_origin(&origin.value))
+        {
             self.error(
                 Code::E025,
                 origin.place,
@@ -83,6 +88,7 @@ impl Builder<'_> {
             bodies: bodies?,
             cors: cors
                 .value
+                .items
                 .iter()
                 .map(|origin| origin.value.as_str().into())
                 .collect(),

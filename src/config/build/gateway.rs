@@ -76,7 +76,7 @@ impl Builder<'_> {
         let networks = written
             .trusted_proxies
             .as_ref()
-            .map(|list| list.value.as_slice())
+            .map(|list| list.value.items.as_slice())
             .unwrap_or_default();
         if let (Header::Single(name), true) = (&header, networks.is_empty()) {
             self.error(

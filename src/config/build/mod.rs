@@ -2,6 +2,7 @@
 
 mod answers;
 mod gateway;
+mod lints;
 mod path;
 mod policies;
 mod routes;

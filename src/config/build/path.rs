@@ -56,7 +56,7 @@ pub(super) fn path(text: &str) -> Result<Path, Refusal> {
     }
     let mut segments: Vec<Segment> = Vec::new();
     for written in rest.split('/') {
-        let segment = segment(written)
+        let segment = segment(written, text)
             .map_err(|(why, help)| Refusal::new(format!("`{text}` {why}"), help))?;
         if let Segment::Param(name) = &segment
             && segments.contains(&segment)
@@ -71,7 +71,7 @@ pub(super) fn path(text: &str) -> Result<Path, Refusal> {
     Ok(Path { segments, open })
 }
 
-fn segment(written: &str) -> Result<Segment, (String, String)> {
+fn segment(written: &str, path: &str) -> Result<Segment, (String, String)> {
     match written {
         "" => {
             return Err((
@@ -103,11 +103,11 @@ fn segment(written: &str) -> Result<Segment, (String, String)> {
             )),
         };
     }
-    literal(written).map(Segment::Literal)
+    literal(written, path).map(Segment::Literal)
 }
 
 /// Decodes a segment, which must be escaped as little as it can be: then two spellings are two paths.
-fn literal(written: &str) -> Result<Arc<str>, (String, String)> {
+fn literal(written: &str, path: &str) -> Result<Arc<str>, (String, String)> {
     let mut canonical = String::new();
     let mut rest = written;
     while let Some((before, after)) = rest.split_once('%') {
@@ -132,7 +132,7 @@ fn literal(written: &str) -> Result<Arc<str>, (String, String)> {
     if canonical != written {
         return Err((
             format!("spells `{canonical}` otherwise than requests are read"),
-            format!("write \"{canonical}\""),
+            format!("write \"{}\"", path.replacen(written, &canonical, 1)),
         ));
     }
     percent_decode_str(written)

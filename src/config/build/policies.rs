@@ -11,7 +11,7 @@ use crate::config::Store;
 use crate::config::decode::At;
 use crate::config::error::{Code, Finding};
 use crate::config::file::{File, GlobalMode, Kind, Policy as Written};
-use crate::config::key_source::{can_be_missing, is_unverified, spelling};
+use crate::config::key_source::is_unverified;
 use crate::config::source::Place;
 use crate::decide::{
     Anchor, Cost, FixedWindow, LeakyBucket, Rule, SlidingCounter, SlidingLog, TokenBucket, TooLarge,
@@ -56,15 +56,17 @@ impl Built<'_> {
     }
 
     /// Whether a client can escape it by changing what it sends.
-    pub(super) fn unverified(&self) -> bool {
-        self.sources().any(|source| is_unverified(&source.value))
+    pub(super) fn escapable(&self) -> bool {
+        self.sources().any(|source| {
+            is_unverified(&source.value) || matches!(source.value, KeySource::Path(_))
+        })
     }
 
     /// The first source of its key that a request may lack.
     pub(super) fn may_lack(&self) -> Option<&KeySource> {
         self.sources()
             .map(|source| &source.value)
-            .find(|source| can_be_missing(source))
+            .find(|source| source.can_be_missing())
     }
 }
 
@@ -263,10 +265,7 @@ impl Builder<'_> {
         self.error(
             Code::E043,
             key.place,
-            format!(
-                "policy `{name}` can lose its key: `{}` may be absent",
-                spelling(source)
-            ),
+            format!("policy `{name}` can lose its key: `{source}` may be absent"),
             "add on_missing_key = \"skip\", \"deny\" or \"empty\"",
         );
     }
@@ -315,7 +314,7 @@ fn generation(rule: &Rule, written: &Written, key: &[KeySource]) -> Generation {
     let strict = value(&written.strict) == Some(true);
     part(&[u8::from(from_first), u8::from(strict)]);
     for source in key {
-        part(spelling(source).as_bytes());
+        part(source.to_string().as_bytes());
     }
     let [a, b, c, d, ..] = *hasher.finalize().as_bytes();
     Generation(u32::from_be_bytes([a, b, c, d]))

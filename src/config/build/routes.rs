@@ -1,20 +1,19 @@
 //! `[routes]`: patterns, actions, and the policies at their places.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::StatusCode;
 
-use super::policies::{Built, Policies};
+use super::policies::Policies;
 use super::{Builder, by_name, path, value};
-use std::sync::Arc;
-
 use crate::check::KeySource;
-use crate::check::{Demand, Mode, Use};
-use crate::config::decode::{At, Pairs};
+use crate::check::{Demand, Use};
+use crate::config::decode::{At, List, Pairs};
 use crate::config::error::{Code, Finding};
-use crate::config::file::{File, Item, Match, Route as Written, UseItem};
-use crate::config::key_source::spelling;
+use crate::config::file::{File, Match, Route as Written};
+use crate::config::items::{Item, UseItem};
 use crate::config::source::Place;
 use crate::config::values::Wanted;
 use crate::config::{Action, Route};
@@ -79,6 +78,11 @@ impl Builder<'_> {
         let demands = self.demands(name, written, policies, usage);
         let add_headers = self.header_fields(written.add_headers.as_ref());
         let strip_prefix = self.strip_prefix(written);
+        // A match with a mistake in it matches more than was meant, and would tie with others for nothing.
+        let pattern = pattern.filter(|_| {
+            let place = written.r#match.as_ref().map(|written| written.place);
+            !place.is_some_and(|place| self.findings.any_error_within(place))
+        });
         if let Some(pattern) = &pattern {
             self.check_path_keys(name, written, pattern, policies);
         }
@@ -192,6 +196,7 @@ impl Builder<'_> {
             methods: methods
                 .map(|list| {
                     list.value
+                        .items
                         .iter()
                         .map(|method| method.value.clone())
                         .collect()
@@ -222,12 +227,12 @@ impl Builder<'_> {
         one_key: &str,
         one: Option<&'w At<String>>,
         several_key: &str,
-        several: Option<&'w At<Vec<At<String>>>>,
+        several: Option<&'w At<List<String>>>,
     ) -> Vec<&'w At<String>> {
         match (one, several) {
             (Some(one), None) => vec![one],
             (None, Some(several)) => {
-                if several.value.is_empty() {
+                if several.value.items.is_empty() && several.value.complete {
                     self.error(
                         Code::E026,
                         several.place,
@@ -235,7 +240,7 @@ impl Builder<'_> {
                         format!("leave it out to match every {one_key}"),
                     );
                 }
-                several.value.iter().collect()
+                several.value.items.iter().collect()
             }
             (Some(one), Some(_)) => {
                 self.error(
@@ -260,14 +265,19 @@ impl Builder<'_> {
         let mut seen: Vec<(&str, Place)> = Vec::new();
         let mut demands = Vec::new();
         let mut complete = true;
-        for item in &written.policies.as_ref()?.value {
+        let policies_written = &written.policies.as_ref()?.value;
+        usage.incomplete |= !policies_written.complete;
+        for item in &policies_written.items {
             let (uses, one_of) = uses_of(&item.value);
+            if let Item::FirstOf(list) = &item.value {
+                usage.incomplete |= !list.complete;
+            }
             let count = uses.len();
             let mut built = Vec::new();
             for (position, a_use) in uses.into_iter().enumerate() {
                 self.check_twice(route, a_use, &mut seen);
                 let falls_through = one_of && position + 1 < count;
-                match self.one_use(route, a_use, policies) {
+                match self.one_use(route, a_use, policies, usage) {
                     Some(done) => built.push(done),
                     None => complete = false,
                 }
@@ -316,7 +326,7 @@ impl Builder<'_> {
             self.error(
                 Code::E140,
                 a_use.policy.place,
-                format!("the last of `first_of` may not apply: `{}` of policy `{name}` may be absent", spelling(source)),
+                format!("the last of `first_of` may not apply: `{source}` of policy `{name}` may be absent"),
                 format!(
                     "end with a policy whose key is always there (\"ip\"), or give `{name}` an on_missing_key"
                 ),
@@ -324,9 +334,16 @@ impl Builder<'_> {
         }
     }
 
-    fn one_use(&self, route: &str, a_use: &UseItem, policies: &Policies<'_>) -> Option<Use> {
+    fn one_use(
+        &self,
+        route: &str,
+        a_use: &UseItem,
+        policies: &Policies<'_>,
+        usage: &mut Usage,
+    ) -> Option<Use> {
         let Some(built) = policies.0.get(a_use.policy.value.as_str()) else {
             let known: Vec<&str> = policies.0.keys().copied().collect();
+            usage.incomplete = true;
             self.dangling(
                 Code::E101,
                 &format!("route `{route}`"),
@@ -349,7 +366,7 @@ impl Builder<'_> {
         Some(Use { policy, cost })
     }
 
-    fn strip_prefix(&self, written: &Written) -> Option<Option<std::sync::Arc<str>>> {
+    fn strip_prefix(&self, written: &Written) -> Option<Option<Arc<str>>> {
         let Some(prefix) = &written.strip_prefix else {
             return Some(None);
         };
@@ -387,7 +404,7 @@ impl Builder<'_> {
         pattern: &Pattern,
         policies: &Policies<'_>,
     ) {
-        let items = written.policies.iter().flat_map(|items| &items.value);
+        let items = written.policies.iter().flat_map(|items| &items.value.items);
         for a_use in items.flat_map(|item| uses_of(&item.value).0) {
             let Some(built) = policies.0.get(a_use.policy.value.as_str()) else {
                 continue;
@@ -418,111 +435,23 @@ impl Builder<'_> {
             }
         }
     }
-
-    /// What can be said of policies once all routes are known.
-    fn check_usage(&self, policies: &Policies<'_>, usage: &Usage) {
-        for (name, built) in &policies.0 {
-            let used = usage.used.contains(*name);
-            if !used {
-                self.warn_unused(name, built);
-            }
-            // Before the last of a `first_of` the next one stands in; anywhere else somebody has to decide.
-            if !usage.reported.contains(*name) && (!used || usage.needs_key.contains(*name)) {
-                self.must_say_on_missing_key(name, built);
-            }
-            for source in built.sources() {
-                if let KeySource::Path(param) = &source.value {
-                    self.findings.add(
-                        Finding::new(
-                            Code::W208,
-                            source.place,
-                            format!(
-                                "policy `{name}` counts each value of `{{{param}}}` apart: whoever tries many values is not limited by it"
-                            ),
-                        )
-                        .help("add a policy by \"ip\" or \"route\" to limit guessing"),
-                    );
-                }
-            }
-        }
-    }
-
-    /// Warnings about what a route leaves open.
-    fn lint(&self, name: &str, at: &At<String>, written: &Written, policies: &Policies<'_>) {
-        let items = written
-            .policies
-            .as_ref()
-            .map(|items| items.value.as_slice())
-            .unwrap_or_default();
-        if items.is_empty() && written.respond.is_none() {
-            self.findings.add(
-                Finding::new(
-                    Code::W204,
-                    at.place,
-                    format!("route `{name}` has no policy: nothing limits it"),
-                )
-                .help("add policies = [\"NAME\"]"),
-            );
-            return;
-        }
-        let find = |a_use: &UseItem| policies.0.get(a_use.policy.value.as_str());
-        let known: Vec<Vec<&Built<'_>>> = items
-            .iter()
-            .map(|item| {
-                uses_of(&item.value)
-                    .0
-                    .into_iter()
-                    .filter_map(find)
-                    .collect()
-            })
-            .collect();
-        // A guard holds whatever the client sends. One that stands behind another in a `first_of` does not.
-        let guarded = known.iter().any(|uses| {
-            !uses.is_empty()
-                && uses
-                    .iter()
-                    .all(|built| built.enforced() && !built.unverified())
-        });
-        let mut escapable = known.iter().flatten().filter(|built| {
-            value(&built.written.mode) != Some(Mode::Off)
-                && built.sources().next().is_some()
-                && built
-                    .sources()
-                    .all(|source| crate::config::key_source::is_unverified(&source.value))
-        });
-        if let (false, Some(built)) = (guarded, escapable.next()) {
-            let sources: Vec<String> = built
-                .sources()
-                .map(|source| format!("`{}`", spelling(&source.value)))
-                .collect();
-            self.findings.add(
-                Finding::new(
-                    Code::W201,
-                    at.place,
-                    format!(
-                        "route `{name}` is limited only by {}, which a client may change at will",
-                        sources.join(" and ")
-                    ),
-                )
-                .help("add a policy with key = \"ip\" beside it"),
-            );
-        }
-    }
 }
 
 /// Where policies are used, and what was already said about them.
 #[derive(Debug, Default)]
-struct Usage {
-    used: BTreeSet<String>,
-    needs_key: BTreeSet<String>,
-    reported: BTreeSet<String>,
+pub(super) struct Usage {
+    pub(super) used: BTreeSet<String>,
+    pub(super) needs_key: BTreeSet<String>,
+    pub(super) reported: BTreeSet<String>,
+    /// Some use could not be read: what seems unused may not be.
+    pub(super) incomplete: bool,
 }
 
 /// The policies of an item, and whether only the first of them counts whose key is present.
-fn uses_of(item: &Item) -> (Vec<&UseItem>, bool) {
+pub(super) fn uses_of(item: &Item) -> (Vec<&UseItem>, bool) {
     match item {
         Item::One(a_use) => (vec![a_use], false),
-        Item::FirstOf(uses) => (uses.iter().map(|at| &at.value).collect(), true),
+        Item::FirstOf(uses) => (uses.items.iter().map(|at| &at.value).collect(), true),
     }
 }
 
@@ -533,7 +462,7 @@ fn wanted_value(wanted: &At<Wanted>) -> Value {
     }
 }
 
-fn query(pairs: &At<Pairs<Wanted>>) -> Vec<(std::sync::Arc<str>, Value)> {
+fn query(pairs: &At<Pairs<Wanted>>) -> Vec<(Arc<str>, Value)> {
     pairs
         .value
         .0

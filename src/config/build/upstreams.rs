@@ -62,7 +62,7 @@ impl Builder<'_> {
                 return None;
             }
         };
-        if servers.value.is_empty() {
+        if servers.value.items.is_empty() && servers.value.complete {
             self.error(
                 Code::E016,
                 servers.place,
@@ -73,6 +73,7 @@ impl Builder<'_> {
         }
         let built: Vec<Option<(Arc<str>, NonZeroU32)>> = servers
             .value
+            .items
             .iter()
             .map(|server| {
                 let address = &server.value.address;

@@ -1,0 +1,234 @@
+//! Values with more than one form: keys, servers, the items of a route's policies.
+
+use super::decode::{At, Decode, List, Reader};
+use super::error::{Code, Finding};
+use super::file::{ItemTable, UseTable, WeightedServer};
+use super::key_source;
+use super::shape::{NAME, Shape};
+use super::tree::{Node, Value};
+use super::values::CostUnits;
+use crate::check::{KeySource, Unit};
+
+/// `key` of a policy: at least one source.
+#[derive(Clone, Debug)]
+pub(crate) struct Key(pub(crate) Vec<At<KeySource>>);
+
+/// A server of an upstream, and its weight.
+#[derive(Clone, Debug)]
+pub(crate) struct ServerAt {
+    pub(crate) address: At<String>,
+    pub(crate) weight: u64,
+}
+
+/// A policy at its place on a route.
+#[derive(Clone, Debug)]
+pub(crate) struct UseItem {
+    pub(crate) policy: At<String>,
+    pub(crate) cost: Option<At<CostUnits>>,
+}
+
+/// An item of a route's policies.
+#[derive(Clone, Debug)]
+pub(crate) enum Item {
+    One(UseItem),
+    FirstOf(List<UseItem>),
+}
+
+impl Decode for KeySource {
+    fn shape() -> Shape {
+        Shape::Text("^(ip(/[0-9]+)?|method|host|route|global|(header|cookie|query|path):.+)$")
+    }
+
+    fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
+        let text = reader.text(node, "a key source such as \"ip\" or \"header:x-api-key\"")?;
+        key_source::parse(text)
+            .map_err(|refusal| reader.refuse(Code::E031, node, refusal))
+            .ok()
+    }
+}
+
+impl Decode for Key {
+    fn shape() -> Shape {
+        Shape::OneOrMany(Box::new(KeySource::shape()))
+    }
+
+    fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
+        let Value::List(items) = &node.value else {
+            return reader.item(node).map(|source| Self(vec![source]));
+        };
+        if items.is_empty() {
+            reader.report(
+                Finding::new(Code::E031, node.place, "`key` names no source")
+                    .help("write key = \"ip\", or key = \"global\" to count everybody together"),
+            );
+            return None;
+        }
+        let sources: Vec<At<KeySource>> =
+            items.iter().filter_map(|item| reader.item(item)).collect();
+        let mut good = sources.len() == items.len();
+        for (position, source) in sources.iter().enumerate() {
+            let spelling = source.value.to_string();
+            let twice = sources
+                .iter()
+                .take(position)
+                .any(|earlier| earlier.value == source.value);
+            let idle = source.value == KeySource::Global && sources.len() > 1;
+            if twice || idle {
+                good = false;
+                let why = if twice {
+                    "stands here twice"
+                } else {
+                    "adds nothing to other sources"
+                };
+                reader.report(
+                    Finding::new(
+                        Code::E031,
+                        source.place,
+                        format!("`key`: `{spelling}` {why}"),
+                    )
+                    .help(format!("take \"{spelling}\" out")),
+                );
+            }
+        }
+        good.then_some(Self(sources))
+    }
+}
+
+impl Decode for Unit {
+    fn shape() -> Shape {
+        Shape::Text(NAME)
+    }
+
+    fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
+        let text = reader.text(node, "\"requests\", \"content-bytes\" or a name")?;
+        let mut letters = text.chars();
+        let good = letters.next().is_some_and(|c| c.is_ascii_lowercase())
+            && letters.all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
+            && text.len() <= 48;
+        if !good {
+            reader.report(
+                Finding::new(
+                    Code::E019,
+                    node.place,
+                    format!("`unit`: `{text}` cannot be a unit's name"),
+                )
+                .help("write \"requests\", \"content-bytes\", or a name of a-z, 0-9 and -"),
+            );
+            return None;
+        }
+        match text {
+            "requests" => Some(Self::Requests),
+            "content-bytes" => Some(Self::ContentBytes),
+            _ => Some(Self::Custom(text.into())),
+        }
+    }
+}
+
+impl Decode for ServerAt {
+    fn shape() -> Shape {
+        Shape::AnyOf(vec![Shape::Text(":[0-9]+$"), WeightedServer::shape()])
+    }
+
+    fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
+        match &node.value {
+            Value::Text(text) => Some(Self {
+                address: At {
+                    value: text.clone(),
+                    place: node.place,
+                },
+                weight: 1,
+            }),
+            Value::Table(_) => {
+                let table = WeightedServer::decode(node, reader)?;
+                Some(Self {
+                    address: table.addr?,
+                    weight: table.weight?.value.0,
+                })
+            }
+            _ => {
+                reader.wrong_type(node, "\"host:port\" or { addr, weight }", "");
+                None
+            }
+        }
+    }
+}
+
+impl Decode for UseItem {
+    fn shape() -> Shape {
+        Shape::AnyOf(vec![Shape::Text(NAME), UseTable::shape()])
+    }
+
+    fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
+        match &node.value {
+            Value::Text(name) => Some(Self {
+                policy: At {
+                    value: name.clone(),
+                    place: node.place,
+                },
+                cost: None,
+            }),
+            Value::Table(_) => {
+                let table = UseTable::decode(node, reader)?;
+                Some(Self {
+                    policy: table.r#use?,
+                    cost: table.cost,
+                })
+            }
+            _ => {
+                reader.wrong_type(node, "a policy's name or { use, cost }", "");
+                None
+            }
+        }
+    }
+}
+
+impl Decode for Item {
+    fn shape() -> Shape {
+        Shape::AnyOf(vec![Shape::Text(NAME), ItemTable::shape()])
+    }
+
+    fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
+        let Value::Table(_) = &node.value else {
+            if let Value::Text(_) = &node.value {
+                return UseItem::decode(node, reader).map(Self::One);
+            }
+            reader.wrong_type(
+                node,
+                "a policy's name, { use, cost } or { first_of = [ … ] }",
+                "",
+            );
+            return None;
+        };
+        let conflict = |what: &str, help: &str| {
+            reader.report(Finding::new(Code::E018, node.place, what).help(help));
+            None
+        };
+        let written = |key: &str| node.get(key).is_some();
+        let table = ItemTable::decode(node, reader)?;
+        match (written("use"), written("first_of")) {
+            (true, false) => Some(Self::One(UseItem {
+                policy: table.r#use?,
+                cost: table.cost,
+            })),
+            (false, true) if written("cost") => conflict(
+                "`cost` cannot stand beside `first_of`",
+                "write it at each: first_of = [{ use = \"a\", cost = 2 }, …]",
+            ),
+            (false, true) => {
+                let list = table.first_of?;
+                if list.value.items.is_empty() && list.value.complete {
+                    return conflict("`first_of` lists no policy", "name one at least");
+                }
+                Some(Self::FirstOf(list.value))
+            }
+            (true, true) => conflict(
+                "`use` and `first_of` exclude each other",
+                "write { use = \"a\" } or { first_of = [\"a\", \"b\"] }",
+            ),
+            (false, false) => conflict(
+                "this names no policy",
+                "write \"a\", { use = \"a\", cost = 2 } or { first_of = [\"a\", \"b\"] }",
+            ),
+        }
+    }
+}

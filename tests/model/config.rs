@@ -1,0 +1,909 @@
+//! Configurations: what is refused, in which words; what is accepted, and what it means.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use proptest::prelude::*;
+use serde_json::Value;
+use tollgate::check::{Demand, KeySource, Mode, OnStoreFailure, Scope};
+use tollgate::client::{Header, Trust};
+use tollgate::config::error::{Code, Severity};
+use tollgate::config::{
+    Action, Config, LoadOptions, Loaded, StoreKind, Target, dump, load, load_text, schema, summary,
+};
+use tollgate::decide::Rule;
+
+/// A configuration in which `{}` stands for more.
+const AROUND: &str = r#"
+[upstreams.app]
+servers = ["127.0.0.1:9000"]
+
+[policies.p]
+kind = "token-bucket"
+limit = "10/s"
+key = "ip"
+
+[routes.r]
+match = { path = "/*" }
+upstream = "app"
+policies = ["p"]
+"#;
+
+fn options(env: &[(&str, &str)]) -> LoadOptions {
+    LoadOptions {
+        io: true,
+        env: env
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect(),
+    }
+}
+
+fn read(text: &str) -> Loaded {
+    load_text(Path::new("tollgate.toml"), text, &options(&[]))
+}
+
+fn rendered(loaded: &Loaded) -> String {
+    let texts: Vec<String> = loaded.diagnostics.iter().map(ToString::to_string).collect();
+    texts.join("\n")
+}
+
+fn accepted(text: &str) -> Config {
+    let loaded = read(text);
+    let rendered = rendered(&loaded);
+    loaded.config.unwrap_or_else(|| panic!("{rendered}"))
+}
+
+fn with_policy(fields: &str) -> String {
+    AROUND.replace(
+        "kind = \"token-bucket\"\nlimit = \"10/s\"\nkey = \"ip\"\n",
+        fields,
+    )
+}
+
+fn codes(loaded: &Loaded) -> Vec<Code> {
+    loaded
+        .diagnostics
+        .iter()
+        .map(|diagnostic| diagnostic.code)
+        .collect()
+}
+
+fn fixtures() -> Vec<PathBuf> {
+    let mut found: Vec<PathBuf> = fs::read_dir("tests/config/bad")
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| {
+            path.extension()
+                .is_some_and(|extension| extension == "toml")
+        })
+        .collect();
+    found.sort();
+    found
+}
+
+#[test]
+fn every_mistake_is_told_in_the_expected_words() {
+    let update = std::env::var_os("UPDATE_EXPECTED").is_some();
+    let mut differing = String::new();
+    for path in fixtures() {
+        let found = rendered(&load(&path, &options(&[])));
+        let beside = path.with_extension("txt");
+        if update {
+            fs::write(&beside, &found).unwrap();
+        }
+        let expected = fs::read_to_string(&beside).unwrap_or_default();
+        if found != expected {
+            let _ = writeln!(
+                differing,
+                "== {}\n-- expected\n{expected}-- found\n{found}",
+                path.display()
+            );
+        }
+    }
+    assert!(differing.is_empty(), "{differing}");
+}
+
+#[test]
+fn every_code_has_a_fixture() {
+    let mut seen = BTreeSet::new();
+    for path in fixtures() {
+        let loaded = load(&path, &options(&[]));
+        let warnings_only = path
+            .file_name()
+            .unwrap()
+            .to_string_lossy()
+            .starts_with("warn_");
+        assert_eq!(loaded.config.is_some(), warnings_only, "{}", path.display());
+        assert!(!loaded.diagnostics.is_empty(), "{}", path.display());
+        seen.extend(codes(&loaded));
+    }
+    let missing: Vec<&Code> = Code::ALL
+        .iter()
+        .filter(|code| !seen.contains(code))
+        .collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+#[test]
+fn a_fixture_holds_one_mistake() {
+    for path in fixtures() {
+        let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+        // Those whose one mistake has two sides, or that are about several.
+        if [
+            "many",
+            "syntax_password",
+            "included_settings",
+            "unknown_policy_in_first_of",
+        ]
+        .contains(&name.as_str())
+        {
+            continue;
+        }
+        let loaded = load(&path, &options(&[]));
+        assert_eq!(
+            loaded.diagnostics.len(),
+            1,
+            "{name}:\n{}",
+            rendered(&loaded)
+        );
+    }
+}
+
+#[test]
+fn no_secret_is_ever_shown() {
+    for path in fixtures() {
+        let loaded = load(&path, &options(&[]));
+        let json: String = loaded
+            .diagnostics
+            .iter()
+            .map(|d| d.to_json().to_string())
+            .collect();
+        let shown = format!("{}{json}{:?}", rendered(&loaded), loaded.config);
+        assert!(!shown.contains("hunter2"), "{}:\n{shown}", path.display());
+    }
+}
+
+#[test]
+fn a_mistake_in_json_has_the_fields_that_tools_read() {
+    let loaded = load(
+        Path::new("tests/config/bad/unknown_field.toml"),
+        &options(&[]),
+    );
+    let json = loaded.diagnostics[0].to_json();
+    assert_eq!(json["code"], "E014");
+    assert_eq!(json["severity"], "error");
+    assert_eq!(json["file"], "tests/config/bad/unknown_field.toml");
+    assert_eq!(
+        (&json["line"], &json["column"]),
+        (&Value::from(7), &Value::from(1))
+    );
+    assert_eq!(json["message"], "unknown field `limti` in policy `p`");
+    assert!(
+        json["help"]
+            .as_str()
+            .unwrap()
+            .starts_with("did you mean `limit`?")
+    );
+}
+
+#[test]
+fn a_file_that_is_not_there_is_told() {
+    let loaded = load(Path::new("no/such/file.toml"), &options(&[]));
+    assert_eq!(codes(&loaded), [Code::E051]);
+    assert!(rendered(&loaded).contains("no/such/file.toml"));
+}
+
+#[test]
+fn every_example_loads() {
+    let fake = options(&[]);
+    for path in ["config/tollgate.toml", "config/quickstart.toml"] {
+        let loaded = load(Path::new(path), &fake);
+        assert!(
+            loaded.config.is_some() && loaded.diagnostics.is_empty(),
+            "{path}:\n{}",
+            rendered(&loaded)
+        );
+    }
+    // Its secrets are not on this machine.
+    let without_files = LoadOptions { io: false, ..fake };
+    let loaded = load(Path::new("config/examples/shop.toml"), &without_files);
+    assert!(
+        loaded.config.is_some() && loaded.diagnostics.is_empty(),
+        "{}",
+        rendered(&loaded)
+    );
+}
+
+#[test]
+fn nothing_at_all_is_a_configuration() {
+    let config = accepted("");
+    assert_eq!(config.listeners.len(), 1);
+    assert_eq!(
+        config.listeners[0].address,
+        "127.0.0.1:8080".parse().unwrap()
+    );
+    assert_eq!(config.server.grace_period, Duration::from_secs(25));
+    assert_eq!(config.server.max_waiting, 10_000);
+    assert!(matches!(config.store.kind, StoreKind::Local));
+    assert!(config.metrics.is_none());
+    assert_eq!(config.rejects.len(), 1);
+    assert_eq!(config.rejects[0].status, 429);
+    assert_eq!(config.headers.retry_after_jitter_percent, 10);
+}
+
+#[test]
+fn the_reference_means_the_defaults() {
+    let reference = load(Path::new("config/tollgate.toml"), &options(&[]))
+        .config
+        .unwrap();
+    let defaults = accepted("");
+    let debug = |config: &Config| {
+        format!(
+            "{:?}{:?}{:?}{:?}{:?}{:?}",
+            config.server,
+            config.listeners,
+            config.client_ip,
+            config.store,
+            config.headers,
+            config.logs
+        )
+    };
+    assert_eq!(debug(&reference), debug(&defaults));
+    let upstream = &reference.upstreams[0];
+    assert_eq!(upstream.timeouts.connect, Duration::from_secs(1));
+    assert!(matches!(&upstream.target, Target::Servers(servers) if servers.len() == 2));
+}
+
+#[test]
+fn the_reference_says_every_field_with_its_default_and_nothing_else() {
+    let text = fs::read_to_string("config/tollgate.toml").unwrap();
+    let mut documented = BTreeSet::new();
+    let mut table = String::new();
+    for line in text.lines() {
+        let line = line.trim_start_matches("# ");
+        if let Some(header) = line
+            .strip_prefix('[')
+            .and_then(|rest| rest.split(']').next())
+        {
+            table = header.split('.').next().unwrap().to_owned();
+        } else if let Some((key, _)) = line.split_once(" = ")
+            && key
+                .chars()
+                .all(|c| c.is_ascii_lowercase() || "._0123456789".contains(c))
+        {
+            documented.insert(if table.is_empty() {
+                key.to_owned()
+            } else {
+                format!("{table}.{key}")
+            });
+        }
+    }
+    let mut known = BTreeSet::new();
+    for (key, schema) in schema()["properties"].as_object().unwrap() {
+        // A map of names is documented by one of them.
+        let below = if schema["additionalProperties"].is_object() {
+            &schema["additionalProperties"]["properties"]
+        } else {
+            &schema["properties"]
+        };
+        let Some(fields) = below.as_object() else {
+            known.insert(key.clone());
+            continue;
+        };
+        for (field, schema) in fields {
+            match schema["properties"].as_object() {
+                Some(inner) => {
+                    known.extend(inner.keys().map(|inner| format!("{key}.{field}.{inner}")))
+                }
+                None => {
+                    known.insert(format!("{key}.{field}"));
+                }
+            }
+        }
+    }
+    // One route writes its match in one go.
+    documented.remove("routes.match");
+    assert_eq!(documented, known);
+}
+
+/// Whether `value` is what `schema` says; as much of draft-07 as the schema uses.
+fn conforms(value: &Value, schema: &Value, at: &str) -> Result<(), String> {
+    if let Some(options) = schema["anyOf"].as_array() {
+        let failures: Vec<String> = options
+            .iter()
+            .filter_map(|option| conforms(value, option, at).err())
+            .collect();
+        if failures.len() == options.len() {
+            return Err(failures.join(" | "));
+        }
+    }
+    if schema["pattern"] == "\\$\\{" && !value.as_str().is_some_and(|text| text.contains("${")) {
+        return Err(format!("{at}: {value} holds no variable"));
+    }
+    if let Some(kind) = schema["type"].as_str() {
+        let fits = match kind {
+            "object" => value.is_object(),
+            "array" => value.is_array(),
+            "string" => value.is_string(),
+            "integer" => value.is_i64(),
+            "boolean" => value.is_boolean(),
+            other => panic!("unknown type {other}"),
+        };
+        if !fits {
+            return Err(format!("{at}: {value} is no {kind}"));
+        }
+    }
+    if let Some(words) = schema["enum"].as_array()
+        && !words.contains(value)
+    {
+        return Err(format!("{at}: {value} is none of {words:?}"));
+    }
+    if let Some(constant) = schema.get("const")
+        && constant != value
+    {
+        return Err(format!("{at}: {value} is not {constant}"));
+    }
+    if let Some(number) = value.as_i64() {
+        let (min, max) = (schema["minimum"].as_i64(), schema["maximum"].as_i64());
+        if min.is_some_and(|min| number < min) || max.is_some_and(|max| number > max) {
+            return Err(format!("{at}: {number} is out of bounds"));
+        }
+    }
+    for required in schema["required"].as_array().into_iter().flatten() {
+        if value.get(required.as_str().unwrap()).is_none() {
+            return Err(format!("{at}: lacks {required}"));
+        }
+    }
+    for (key, inner) in value.as_object().into_iter().flatten() {
+        let at = format!("{at}.{key}");
+        match (
+            schema["properties"].get(key),
+            &schema["additionalProperties"],
+        ) {
+            (Some(field), _) => conforms(inner, field, &at)?,
+            (None, Value::Bool(false)) => return Err(format!("{at}: unknown")),
+            (None, Value::Null) => {}
+            (None, other) => conforms(inner, other, &at)?,
+        }
+    }
+    if let Some(item) = schema.get("items") {
+        for (position, inner) in value.as_array().into_iter().flatten().enumerate() {
+            conforms(inner, item, &format!("{at}[{position}]"))?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn the_schema_accepts_every_example_and_refuses_unknown_fields() {
+    let schema = schema();
+    assert_eq!(schema["$schema"], "http://json-schema.org/draft-07/schema#");
+    let json = |path: &str| -> Value {
+        let table: toml::Table = fs::read_to_string(path).unwrap().parse().unwrap();
+        serde_json::to_value(table).unwrap()
+    };
+    for path in [
+        "config/tollgate.toml",
+        "config/quickstart.toml",
+        "config/examples/shop.toml",
+    ] {
+        assert_eq!(conforms(&json(path), &schema, path), Ok(()));
+    }
+    for name in [
+        "unknown_field",
+        "unknown_table",
+        "missing_kind",
+        "unknown_kind",
+        "burst_zero",
+        "wrong_type",
+    ] {
+        let path = format!("tests/config/bad/{name}.toml");
+        assert!(conforms(&json(&path), &schema, name).is_err(), "{name}");
+    }
+}
+
+#[test]
+fn rates_are_counts_over_windows() {
+    for (rate, count, window_ms) in [
+        ("100/min", 100, 60_000),
+        ("100/m", 100, 60_000),
+        ("10/s", 10, 1_000),
+        ("5/15m", 5, 900_000),
+        ("100_000/d", 100_000, 86_400_000),
+        ("3/5min", 3, 300_000),
+        ("1/366d", 1, 31_622_400_000),
+        ("1/1ms", 1, 1),
+        ("2/250ms", 2, 250),
+        ("1_000/1_000s", 1_000, 1_000_000),
+    ] {
+        let config = accepted(&with_policy(&format!(
+            "kind = \"sliding-counter\"\nlimit = \"{rate}\"\nkey = \"ip\"\n"
+        )));
+        let limit = config.policies[0].rule.limit();
+        assert_eq!(limit.count.get(), count, "{rate}");
+        assert_eq!(limit.window_us.get(), window_ms * 1_000, "{rate}");
+    }
+}
+
+#[test]
+fn other_rates_are_refused_with_the_right_spelling() {
+    let general = "100/min";
+    for (rate, advice) in [
+        ("10r/s", "\"10/s\""),
+        ("10 r/s", "\"10/s\""),
+        ("10 rps", "\"10/s\""),
+        ("10rpm", "\"10/min\""),
+        ("100 per minute", "\"100/min\""),
+        ("100 requests per 5 minutes", "\"100/5min\""),
+        ("100/minute", "\"100/min\""),
+        ("100/M", "\"100/min\""),
+        ("100 / min", "\"100/min\""),
+        ("1,000/h", "\"1000/h\""),
+        ("0.5/s", "\"1/2s\""),
+        ("1.5/s", "\"3/2s\""),
+        ("2.0/s", "\"2/s\""),
+        ("10", general),
+        ("", general),
+        ("/s", general),
+        ("10/", general),
+        ("10/5", general),
+        ("10/1h30m", general),
+        ("-1/s", general),
+        ("+1/s", general),
+        ("1__0/s", "\"100/min\""),
+        ("_1/s", general),
+        ("ten/s", general),
+        ("10/s/s", general),
+        ("10/fortnight", general),
+    ] {
+        let loaded = read(&with_policy(&format!(
+            "kind = \"sliding-log\"\nlimit = \"{rate}\"\nkey = \"ip\"\n"
+        )));
+        assert_eq!(codes(&loaded), [Code::E021], "{rate}");
+        let help = loaded.diagnostics[0].help.clone().unwrap();
+        assert!(help.contains(advice), "{rate}: {help}");
+    }
+    for rate in [
+        "0/s",
+        "10/0s",
+        "1/367d",
+        "1000000000001/s",
+        "99999999999999999999/s",
+        "1/99999999999999999999d",
+    ] {
+        let loaded = read(&with_policy(&format!(
+            "kind = \"sliding-log\"\nlimit = \"{rate}\"\nkey = \"ip\"\n"
+        )));
+        assert_eq!(codes(&loaded), [Code::E026], "{rate}");
+    }
+}
+
+#[test]
+fn durations_and_sizes_have_one_spelling() {
+    let grace = |text: &str| read(&format!("[server]\ngrace_period = \"{text}\"\n"));
+    for (text, millis) in [
+        ("0s", 0),
+        ("20ms", 20),
+        ("90s", 90_000),
+        ("1m", 60_000),
+        ("1min", 60_000),
+        ("1m30s", 90_000),
+        ("1s5ms", 1_005),
+    ] {
+        let config = grace(text).config.unwrap();
+        assert_eq!(
+            config.server.grace_period,
+            Duration::from_millis(millis),
+            "{text}"
+        );
+    }
+    for (text, advice) in [
+        ("1.5s", "\"1s500ms\""),
+        ("30", "\"30s\""),
+        ("5M", "\"5min\""),
+        ("1 m", "\"1m\""),
+        ("30 seconds", "\"30s\""),
+        ("30s1m", "\"1m30s\""),
+        ("1m1m", "\"2m\""),
+        ("s", "whole number"),
+        ("", "whole number"),
+        ("-1s", "whole number"),
+        ("1w", "whole number"),
+    ] {
+        let loaded = grace(text);
+        assert_eq!(codes(&loaded), [Code::E020], "{text}");
+        let help = loaded.diagnostics[0].help.clone().unwrap();
+        assert!(help.contains(advice), "{text}: {help}");
+    }
+    assert_eq!(codes(&grace("2h")), [Code::E026]);
+    assert_eq!(codes(&grace("99999999999999999d")), [Code::E026]);
+    let body = |text: &str| read(&format!("[server.limits]\nmax_body = \"{text}\"\n"));
+    for (text, bytes) in [
+        ("0B", 0),
+        ("512B", 512),
+        ("64KiB", 65_536),
+        ("1MiB", 1_048_576),
+        ("2GiB", 2_147_483_648),
+    ] {
+        assert_eq!(
+            body(text).config.unwrap().server.max_body,
+            Some(bytes),
+            "{text}"
+        );
+    }
+    for text in ["1MB", "1M", "64", "1.5MiB", "MiB", "-1B", "1 KiB"] {
+        assert_eq!(codes(&body(text)), [Code::E022], "{text}");
+    }
+}
+
+#[test]
+fn policies_are_built_as_written() {
+    let config = accepted(
+        r#"
+mode = "enforce"
+[store]
+on_failure = "allow"
+[rejects.a]
+status = 403
+[policies.z]
+kind = "leaky-bucket"
+limit = "10/s"
+burst = 30
+max_wait = "3s"
+key = "global"
+reject = "a"
+store = "local"
+cost = 2
+on_store_failure = "deny"
+mode = "shadow"
+[policies.b]
+kind = "token-bucket"
+limit = "6/min"
+key = ["ip/56", "header:X-User"]
+on_missing_key = "empty"
+[routes.r]
+match = { path = "/x/{id}" }
+respond = { status = 204 }
+policies = ["z", { use = "b", cost = 0 }]
+"#,
+    );
+    let [b, z] = config.policies.as_slice() else {
+        panic!()
+    };
+    assert_eq!((&*b.name, b.index, &*z.name, z.index), ("b", 0, "z", 1));
+    assert_eq!(
+        b.rule.capacity(),
+        6,
+        "a bucket holds the limit where no burst is written"
+    );
+    assert_eq!(
+        *b.key,
+        [
+            KeySource::IpPrefix(56),
+            KeySource::Header("x-user".parse().unwrap())
+        ]
+    );
+    assert_eq!(b.on_store_failure, OnStoreFailure::Allow);
+    assert_eq!((b.reject, z.reject), (0, 1));
+    assert_eq!(
+        (z.mode, z.scope, z.on_store_failure),
+        (Mode::Shadow, Scope::Local, OnStoreFailure::Deny)
+    );
+    assert!(matches!(&z.rule, Rule::LeakyBucket(rule) if rule.burst() == 30));
+    let route = config.routes.iter().next().unwrap();
+    assert!(matches!(route.action, Action::Respond(status, _) if status == 204));
+    let costs: Vec<u64> = route
+        .demands
+        .iter()
+        .map(|demand| match demand {
+            Demand::One(one) => one.cost.units(),
+            Demand::FirstOf(_) => panic!(),
+        })
+        .collect();
+    assert_eq!(costs, [2, 0]);
+}
+
+#[test]
+fn a_generation_changes_with_kind_window_and_key_and_with_nothing_else() {
+    let generation = |fields: &str| accepted(&with_policy(fields)).policies[0].generation;
+    let base = generation("kind = \"token-bucket\"\nlimit = \"10/s\"\nkey = \"ip\"\n");
+    for same in [
+        "kind = \"token-bucket\"\nlimit = \"20/1s\"\nkey = [\"ip\"]\n",
+        "kind = \"token-bucket\"\nlimit = \"10/s\"\nburst = 3\nkey = \"ip\"\nmode = \"shadow\"\ncost = 2\n",
+        "kind = \"token-bucket\"\nlimit = \"10/1000ms\"\nkey = \"ip\"\non_store_failure = \"deny\"\nadvertise = false\n",
+    ] {
+        assert_eq!(generation(same), base, "{same}");
+    }
+    for other in [
+        "kind = \"leaky-bucket\"\nlimit = \"10/s\"\nkey = \"ip\"\n",
+        "kind = \"token-bucket\"\nlimit = \"10/2s\"\nkey = \"ip\"\n",
+        "kind = \"token-bucket\"\nlimit = \"10/s\"\nkey = \"ip/56\"\n",
+        "kind = \"token-bucket\"\nlimit = \"10/s\"\nkey = [\"ip\", \"host\"]\n",
+    ] {
+        assert_ne!(generation(other), base, "{other}");
+    }
+    let anchored = |anchor: &str| {
+        generation(&format!(
+            "kind = \"fixed-window\"\nlimit = \"10/s\"\nkey = \"ip\"\nanchor = \"{anchor}\"\n"
+        ))
+    };
+    assert_ne!(anchored("epoch"), anchored("first-request"));
+}
+
+#[test]
+fn the_environment_fills_in_and_overrides() {
+    let text = format!(
+        "[store]\nkind = \"valkey\"\nurl = \"${{URL:-valkey://one}}\"\nprefix = \"$${{x}}\"\n{AROUND}"
+    );
+    let loaded = load_text(
+        Path::new("t.toml"),
+        &text,
+        &options(&[("URL", "valkey://u:hunter2@two:1/3")]),
+    );
+    assert_eq!(codes(&loaded), [Code::W209, Code::E019]);
+    let text = text.replace("prefix = \"$${x}\"\n", "");
+    let valkey = |env: &[(&str, &str)]| {
+        let loaded = load_text(Path::new("t.toml"), &text, &options(env));
+        match loaded
+            .config
+            .as_ref()
+            .map(|config| config.store.kind.clone())
+        {
+            Some(StoreKind::Valkey(settings)) => settings,
+            _ => panic!("{}", rendered(&loaded)),
+        }
+    };
+    assert_eq!(valkey(&[]).address, "one:6379");
+    let settings = valkey(&[("URL", "valkey://u:hunter2@two:1/3")]);
+    assert_eq!((settings.address.as_str(), settings.database), ("two:1", 3));
+    assert_eq!(settings.password.as_deref(), Some("hunter2"));
+    let settings = valkey(&[
+        ("TOLLGATE__STORE__URL", "redis://three"),
+        ("TOLLGATE__STORE__TIMEOUT", "7ms"),
+    ]);
+    assert_eq!(
+        (settings.address.as_str(), settings.timeout),
+        ("three:6379", Duration::from_millis(7))
+    );
+
+    let env = options(&[
+        ("TOLLGATE__MODE", "shadow"),
+        ("TOLLGATE__SERVER__THREADS", "3"),
+        ("TOLLGATE__SERVER__LIMITS__MAX_BODY", "1MiB"),
+        ("TOLLGATE__STORE__LOCAL__MAX_KEYS", "5"),
+        (
+            "TOLLGATE__CLIENT_IP__TRUSTED_PROXIES",
+            "10.0.0.0/8, 192.0.2.1",
+        ),
+        ("TOLLGATE__HEADERS__PARTITION_KEY", "true"),
+        ("TOLLGATE__METRICS__ADDRESS", "127.0.0.1:1"),
+        ("TOLLGATE_CONFIG", "something else"),
+    ]);
+    let loaded = load_text(Path::new("t.toml"), AROUND, &env);
+    let config = loaded
+        .config
+        .as_ref()
+        .unwrap_or_else(|| panic!("{}", rendered(&loaded)));
+    assert_eq!(config.policies[0].mode, Mode::Shadow);
+    assert_eq!(config.server.threads.get(), 3);
+    assert_eq!(config.server.max_body, Some(1 << 20));
+    assert_eq!(config.store.max_keys.get(), 5);
+    assert!(matches!(&config.client_ip.trust, Trust::Networks(networks) if networks.len() == 2));
+    assert_eq!(config.client_ip.header, Header::XForwardedFor);
+    assert!(config.headers.partition_key);
+    assert!(config.metrics.is_some());
+}
+
+#[test]
+fn an_override_that_fits_nothing_is_told() {
+    for (name, value, code, words) in [
+        (
+            "TOLLGATE__STORE__ULR",
+            "x",
+            Code::E014,
+            "did you mean TOLLGATE__STORE__URL?",
+        ),
+        (
+            "TOLLGATE__POLICIES__P__LIMIT",
+            "1/s",
+            Code::E014,
+            "cannot be overridden",
+        ),
+        ("TOLLGATE__STORE", "x", Code::E014, "cannot be overridden"),
+        ("TOLLGATE__", "x", Code::E014, "overrides nothing"),
+        ("TOLLGATE__SERVER__LIMITS", "x", Code::E014, "is a table"),
+        ("TOLLGATE__STORE__URL__X", "x", Code::E014, "has no fields"),
+        (
+            "TOLLGATE__SERVER__THREADS",
+            "many",
+            Code::E015,
+            "environment variable TOLLGATE__SERVER__THREADS",
+        ),
+        (
+            "TOLLGATE__MODE",
+            "off",
+            Code::E017,
+            "\"enforce\" or \"shadow\"",
+        ),
+    ] {
+        let loaded = load_text(Path::new("t.toml"), AROUND, &options(&[(name, value)]));
+        assert_eq!(codes(&loaded), [code], "{name}");
+        assert!(
+            rendered(&loaded).contains(words),
+            "{name}: {}",
+            rendered(&loaded)
+        );
+    }
+}
+
+#[test]
+fn included_files_come_in_any_order_and_to_the_same() {
+    let loaded = load(Path::new("tests/config/good/including.toml"), &options(&[]));
+    assert!(loaded.diagnostics.is_empty(), "{}", rendered(&loaded));
+    let config = loaded.config.unwrap();
+    let names: Vec<&str> = config.policies.iter().map(|policy| &*policy.name).collect();
+    assert_eq!(names, ["a", "b"]);
+    assert_eq!(loaded.files.len(), 3);
+    assert_eq!(config.rejects.len(), 2);
+    assert!(config.rejects.iter().any(|reject| reject.bodies.len() == 1));
+}
+
+#[test]
+fn what_is_dumped_loads_to_the_same() {
+    for path in [
+        "config/tollgate.toml",
+        "config/quickstart.toml",
+        "config/examples/shop.toml",
+        "tests/config/good/including.toml",
+    ] {
+        let without_files = LoadOptions {
+            io: false,
+            ..options(&[])
+        };
+        let first = load(Path::new(path), &without_files);
+        let text = dump(&first).unwrap_or_else(|| panic!("{}", rendered(&first)));
+        let second = load_text(Path::new("elsewhere/dump.toml"), &text, &without_files);
+        assert!(
+            second.diagnostics.is_empty(),
+            "{path}:\n{text}\n{}",
+            rendered(&second)
+        );
+        let (first, second) = (first.config.unwrap(), second.config.unwrap());
+        assert_eq!(format!("{first:#?}"), format!("{second:#?}"), "{path}");
+    }
+}
+
+#[test]
+fn a_dump_shows_no_secret_and_keeps_dollars() {
+    let text = format!(
+        "[store]\nkind = \"valkey\"\nurl = \"valkey://user:hunter2@h\"\n{AROUND}add_headers = {{ authorization = \"Bearer hunter2\" }}\n\
+         [rejects.default]\ntitle = \"5$$ a ${{THING:-$$x}}\"\n"
+    );
+    let loaded = read(&text);
+    let dumped = dump(&loaded).unwrap_or_else(|| panic!("{}", rendered(&loaded)));
+    assert!(!dumped.contains("hunter2"), "{dumped}");
+    assert!(dumped.contains("valkey://user:***@h"), "{dumped}");
+    assert!(dumped.contains("title = \"5$$ a $$"), "{dumped}");
+    assert!(dump(&read("x")).is_none());
+}
+
+#[test]
+fn every_policy_is_put_in_words() {
+    let loaded = read(
+        r#"
+[policies.products-ip]
+kind = "token-bucket"
+limit = "20/min"
+key = "ip"
+[policies.fixed]
+kind = "fixed-window"
+limit = "5/90s"
+key = ["ip/48", "header:x-user"]
+on_missing_key = "skip"
+[policies.all]
+kind = "leaky-bucket"
+limit = "10/s"
+burst = 30
+max_wait = "3s"
+key = "global"
+mode = "shadow"
+[routes.r]
+match = { methods = ["GET", "HEAD"], host = "a.example", headers = { x-a = true } }
+respond = {}
+policies = [{ use = "products-ip", cost = 2 }, { first_of = ["fixed", "all"] }]
+"#,
+    );
+    let words = summary(&loaded).unwrap();
+    for sentence in [
+        "policy products-ip: token bucket, 20 per 1 min, refilled continuously, at most 20 at once, up to 40 in any 1 min, per client address (/32, /64)",
+        "policy fixed: fixed window, 5 per 1 min 30 s, counted by the clock, up to 10 across an edge, per client network /48 and header x-user",
+        "policy all: leaky bucket, 10 per 1 s, passed on evenly, up to 30 wait their turn, for 3 s at most, everybody together (shadow: counted, denies nothing)",
+        "route r: GET|HEAD a.example/* header:x-a -> answers 200: products-ip (cost 2), first of fixed | all",
+        "listener main: 127.0.0.1:8080",
+    ] {
+        assert!(words.contains(sentence), "{sentence}\n{words}");
+    }
+}
+
+#[test]
+fn without_io_no_file_is_read() {
+    let options = LoadOptions {
+        io: false,
+        ..options(&[])
+    };
+    for name in ["unreadable_secret", "secret_too_short"] {
+        let loaded = load(
+            &PathBuf::from(format!("tests/config/bad/{name}.toml")),
+            &options,
+        );
+        assert!(loaded.config.is_some(), "{name}");
+    }
+}
+
+#[test]
+fn a_secret_does_not_print() {
+    assert_eq!(
+        format!("{:?}", accepted(AROUND).store.key_secret),
+        "KeySecret(…)"
+    );
+}
+
+#[test]
+fn severities_follow_the_codes() {
+    assert_eq!(Code::E001.severity(), Severity::Error);
+    assert_eq!(Code::W201.severity(), Severity::Warning);
+    let about: BTreeMap<&str, &str> = Code::ALL
+        .iter()
+        .map(|code| (code.as_str(), code.about()))
+        .collect();
+    assert_eq!(about.len(), Code::ALL.len());
+    assert!(about.values().all(|about| about.ends_with('.')));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_text_makes_the_loader_panic(text in "\\PC{0,200}") {
+        let loaded = read(&text);
+        let _ = rendered(&loaded);
+    }
+
+    #[test]
+    fn no_value_makes_the_loader_panic(
+        field in 0usize..4,
+        value in prop_oneof![
+            "[0-9_.,]{0,22} ?(r|req)?(/|per|ps)? ?[0-9]{0,21}(ms|s|m|min|h|d|M|KiB|%)?",
+            "\\PC{0,40}",
+            "[$:{}/*@%a-z0-9.\\[\\]-]{0,40}",
+        ],
+    ) {
+        let literal = toml::Value::from(value.as_str()).to_string();
+        for text in [
+            format!("limit = {literal}\nkind = {literal}\nkey = {literal}\nunit = {literal}\n"),
+            format!("kind = \"token-bucket\"\nlimit = \"1/s\"\nkey = [{literal}, {literal}]\nreject = {literal}\n"),
+        ] {
+            let _ = rendered(&read(&with_policy(&text)));
+        }
+        let around = [
+            format!("[routes.x]\nmatch = {{ path = {literal}, host = {literal} }}\nupstream = {literal}\n"),
+            format!("[store]\nkind = \"valkey\"\nurl = {literal}\nprefix = {literal}\ntimeout = {literal}\n"),
+            format!("[upstreams.x]\nservers = [{literal}]\nhost_header = {literal}\n[listeners.l]\naddress = {literal}\n"),
+            format!("[rejects.x]\ndetail = {literal}\ntype = {literal}\ncors = [{literal}]\n[client_ip]\ntrusted_proxies = [{literal}]\n[logs]\naccess_sample = {literal}\n[server.limits]\nmax_body = {literal}\n"),
+        ];
+        let _ = rendered(&read(&around[field]));
+    }
+
+    #[test]
+    fn every_prefix_of_the_reference_is_read_or_refused(end in 0usize..8_000) {
+        let text = fs::read_to_string("config/tollgate.toml").unwrap();
+        let part: String = text.chars().take(end).collect();
+        let loaded = read(&part);
+        prop_assert_eq!(loaded.config.is_none(), loaded.diagnostics.iter().any(|d| d.severity() == Severity::Error));
+        let _ = rendered(&loaded);
+    }
+}
