@@ -5,6 +5,7 @@
 -- numbers  limit (units), window (µs), tick (µs), count_max (units)
 kinds["sliding-counter"] = function()
   local sliding_counter = { numbers = 4 }
+  local fmod = math.fmod
 
   function sliding_counter.rule(arg)
     local window_us, tick_us = tonumber(ARGV[arg + 1]), tonumber(ARGV[arg + 2])
@@ -40,7 +41,10 @@ kinds["sliding-counter"] = function()
   -- The first tick of a window at which no more than `room` of the `previous` one is inside.
   local function fades_at(rule, previous, room)
     if previous <= room then return 0 end
-    local too_many = div_ceil((room + 1) * rule.ticks, previous)
+    -- Products here come up to EXACT_MAX alone: there `%` may be off, and fmod is not.
+    local product = (room + 1) * rule.ticks
+    local rest = fmod(product, previous)
+    local too_many = (product - rest) / previous + (rest > 0 and 1 or 0)
     return rule.ticks - too_many + 1
   end
 
@@ -55,7 +59,8 @@ kinds["sliding-counter"] = function()
     -- What counts now: all of the current window, and the share of the previous one that is inside.
     local function estimate(count)
       local elapsed = div(since_start, rule.tick_us)
-      return count + div(previous * (rule.ticks - elapsed), rule.ticks)
+      local product = previous * (rule.ticks - elapsed)
+      return count + (product - fmod(product, rule.ticks)) / rule.ticks
     end
     local function answer(allowed, count, retry_after)
       local reset_after = 0

@@ -234,8 +234,7 @@ impl SlidingCounter {
     }
 }
 
-/// The most that is told apart. Times the ticks of a window it is exact, and so is that divided by either of them.
+/// The most that is told apart: times the ticks of a window it is exact.
 fn count_max(tick: Tick) -> u64 {
-    let ticks = tick.per_window.get();
-    (EXACT_MAX.saturating_sub(ticks) / ticks.saturating_add(1)).min(USED_MAX)
+    (EXACT_MAX / tick.per_window).min(USED_MAX)
 }

@@ -311,10 +311,7 @@ fn a_fallback_tells_the_published_limit_and_the_share_that_is_left() {
 #[test]
 fn numbers_beyond_fifteen_digits_are_cut() {
     let huge = policy("huge", bucket(1, 366 * 86_400 * SECOND, 100_000_000));
-    let (_, limits) = told(
-        &settings(),
-        &[ruling(&huge, allowed(99_999_999, 1))],
-    );
+    let (_, limits) = told(&settings(), &[ruling(&huge, allowed(99_999_999, 1))]);
     assert_eq!(limits, r#""huge";r=99999999;t=999999999999999"#);
 }
 
