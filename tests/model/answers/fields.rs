@@ -309,13 +309,6 @@ fn a_fallback_tells_the_published_limit_and_the_share_that_is_left() {
 }
 
 #[test]
-fn numbers_beyond_fifteen_digits_are_cut() {
-    let huge = policy("huge", bucket(1, 366 * 86_400 * SECOND, 100_000_000));
-    let (_, limits) = told(&settings(), &[ruling(&huge, allowed(99_999_999, 1))]);
-    assert_eq!(limits, r#""huge";r=99999999;t=999999999999999"#);
-}
-
-#[test]
 fn when_decides_on_which_answers_the_fields_stand() {
     let login = policy("login", log(10, MINUTE));
     let (far, near) = (allowed(3, MINUTE), allowed(2, MINUTE));
