@@ -5,7 +5,6 @@
 -- numbers  limit (units), window (µs), tick (µs), count_max (units)
 kinds["sliding-counter"] = function()
   local sliding_counter = { numbers = 4 }
-  local fmod = math.fmod
 
   function sliding_counter.rule(arg)
     local window_us, tick_us = tonumber(ARGV[arg + 1]), tonumber(ARGV[arg + 2])
@@ -41,10 +40,7 @@ kinds["sliding-counter"] = function()
   -- The first tick of a window at which no more than `room` of the `previous` one is inside.
   local function fades_at(rule, previous, room)
     if previous <= room then return 0 end
-    -- Products here come up to EXACT_MAX alone: there `%` may be off, and fmod is not.
-    local product = (room + 1) * rule.ticks
-    local rest = fmod(product, previous)
-    local too_many = (product - rest) / previous + (rest > 0 and 1 or 0)
+    local too_many = div_ceil((room + 1) * rule.ticks, previous)
     return rule.ticks - too_many + 1
   end
 
@@ -59,8 +55,7 @@ kinds["sliding-counter"] = function()
     -- What counts now: all of the current window, and the share of the previous one that is inside.
     local function estimate(count)
       local elapsed = div(since_start, rule.tick_us)
-      local product = previous * (rule.ticks - elapsed)
-      return count + (product - fmod(product, rule.ticks)) / rule.ticks
+      return count + div(previous * (rule.ticks - elapsed), rule.ticks)
     end
     local function answer(allowed, count, retry_after)
       local reset_after = 0

@@ -234,7 +234,8 @@ impl SlidingCounter {
     }
 }
 
-/// The most that is told apart: times the ticks of a window it is exact.
+/// The most that is told apart. Times the ticks of a window it is exact, and so is that divided by either of them.
 fn count_max(tick: Tick) -> u64 {
-    (EXACT_MAX / tick.per_window).min(USED_MAX)
+    let ticks = tick.per_window.get();
+    (EXACT_MAX.saturating_sub(ticks) / ticks.saturating_add(1)).min(USED_MAX)
 }
