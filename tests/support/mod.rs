@@ -6,9 +6,11 @@
 )]
 
 pub(crate) mod crowd;
+pub(crate) mod definition;
 pub(crate) mod gateway;
 pub(crate) mod http;
 pub(crate) mod origin;
 pub(crate) mod policies;
+pub(crate) mod script;
 pub(crate) mod traces;
 pub(crate) mod valkey;

@@ -17,6 +17,7 @@ mod leaky;
 mod privacy;
 mod protocol;
 mod quickstart;
+mod script;
 mod simulate;
 mod store_failure;
 mod twins;

@@ -1,0 +1,314 @@
+//! What the script writes, and what it costs the server.
+
+use redis::Value;
+use tollgate::check::{Check, Policy};
+use tollgate::decide::{
+    Anchor, FixedWindow, LeakyBucket, Rule, SlidingCounter, SlidingLog, Timestamp, TokenBucket,
+    Verdict,
+};
+use tollgate::store::valkey::key::key;
+use tollgate::store::valkey::script;
+
+use crate::support::policies::{check, policy};
+use crate::support::script::{SLACK_MS, Script};
+use crate::support::traces::{limit, whole};
+use crate::support::valkey::Valkey;
+
+/// What a key costs the server, after 1,000 requests at 1,000 an hour, against the usual state of each kind: a string
+/// counter for windows, a sorted set with a member a request for the log, hashes for buckets.
+#[test]
+fn a_key_is_as_small_as_promised() {
+    let valkey = Valkey::start();
+    let mut script = Script::load(&valkey);
+    let hour_us = 3_600_000_000;
+    let limit = limit(1_000, hour_us);
+    let burst = whole(1_000);
+    let rules = [
+        (
+            "fixed",
+            Rule::FixedWindow(FixedWindow::new(limit, Anchor::Epoch).unwrap()),
+            "string",
+            130,
+        ),
+        (
+            "count",
+            Rule::SlidingCounter(SlidingCounter::new(limit, false).unwrap()),
+            "string",
+            130,
+        ),
+        (
+            "token",
+            Rule::TokenBucket(TokenBucket::new(limit, burst).unwrap()),
+            "hash",
+            100,
+        ),
+        (
+            "leaky",
+            Rule::LeakyBucket(LeakyBucket::new(limit, burst, None).unwrap()),
+            "hash",
+            100,
+        ),
+        (
+            "s-log",
+            Rule::SlidingLog(SlidingLog::new(limit).unwrap()),
+            "zset",
+            20,
+        ),
+    ];
+    for (name, rule, usual, percent_max) in rules {
+        let policy = policy(name, rule);
+        let check = check(&policy, 1, 1);
+        let key = key("t", &check);
+        // The same length, whatever the kind.
+        let usual_key = key.replace(name, "usual");
+        let start = 1_700_000_000_000_000 / hour_us * hour_us;
+        let connection = |script: &mut Script, cmd: &redis::Cmd| -> i64 {
+            cmd.query(&mut script.connection).unwrap()
+        };
+        for n in 0..1_000_u64 {
+            let now = start + n * hour_us / 1_000;
+            let decisions = script.decide(&[check], Timestamp::from_micros(now));
+            assert_eq!(decisions[0].verdict, Verdict::Allow);
+            let now_ms = now / 1_000;
+            let mut usual_call = redis::Cmd::new();
+            match usual {
+                "string" => usual_call.arg("INCR").arg(&usual_key),
+                "hash" => usual_call
+                    .arg("HSET")
+                    .arg(&usual_key)
+                    .arg("tokens")
+                    .arg("999.0003")
+                    .arg("ts")
+                    .arg(now_ms),
+                _ => usual_call
+                    .arg("ZADD")
+                    .arg(&usual_key)
+                    .arg(now_ms)
+                    .arg(format!("{now_ms}-{n}")),
+            };
+            connection(&mut script, &usual_call);
+        }
+        connection(
+            &mut script,
+            redis::cmd("PEXPIRE").arg(&usual_key).arg(7_200_000),
+        );
+        let mut size = |key: &str| {
+            let usage = redis::cmd("MEMORY")
+                .arg("USAGE")
+                .arg(key)
+                .arg("SAMPLES")
+                .arg(0)
+                .clone();
+            connection(&mut script, &usage)
+        };
+        let (ours, theirs) = (size(&key), size(&usual_key));
+        println!("{name}: {ours} bytes, {usual} {theirs}");
+        assert!(
+            ours * 100 <= theirs * percent_max,
+            "{name}: {ours} bytes, {usual} {theirs}"
+        );
+        connection(&mut script, redis::cmd("DEL").arg(&usual_key));
+    }
+}
+
+/// What is kept at the key, byte by byte, and until when.
+fn dump(script: &mut Script, key: &str) -> (Value, i64) {
+    let value = redis::cmd("DUMP")
+        .arg(key)
+        .query(&mut script.connection)
+        .unwrap();
+    (
+        value,
+        redis::cmd("PEXPIRETIME")
+            .arg(key)
+            .query(&mut script.connection)
+            .unwrap(),
+    )
+}
+
+/// A policy of each kind, three per second.
+fn every_kind() -> Vec<Policy> {
+    let (limit, burst) = (limit(3, 1_000_000), whole(3));
+    let rules = [
+        Rule::FixedWindow(FixedWindow::new(limit, Anchor::Epoch).unwrap()),
+        Rule::FixedWindow(FixedWindow::new(limit, Anchor::FirstRequest).unwrap()),
+        Rule::SlidingLog(SlidingLog::new(limit).unwrap()),
+        Rule::SlidingCounter(SlidingCounter::new(limit, false).unwrap()),
+        Rule::TokenBucket(TokenBucket::new(limit, burst).unwrap()),
+        Rule::LeakyBucket(LeakyBucket::new(limit, burst, None).unwrap()),
+    ];
+    let named = |(n, rule)| policy(&format!("kind-{n}"), rule);
+    rules.into_iter().enumerate().map(named).collect()
+}
+
+#[test]
+fn a_denial_and_a_look_write_nothing() {
+    let valkey = Valkey::start();
+    let mut script = Script::load(&valkey);
+    let now = Timestamp::from_micros(1_700_000_000_000_000);
+    for policy in every_kind() {
+        let key = key("t", &check(&policy, 1, 0));
+        script.decide(&[check(&policy, 1, 0)], now);
+        assert_eq!(dump(&mut script, &key).0, Value::Nil);
+        script.decide(&[check(&policy, 1, 4)], now);
+        assert_eq!(dump(&mut script, &key).0, Value::Nil);
+        script.decide(&[check(&policy, 1, 3)], now);
+        let kept = dump(&mut script, &key);
+        for cost in [0, 1, 3, 4] {
+            let decisions = script.decide(&[check(&policy, 1, cost)], now);
+            assert_eq!(decisions[0].verdict == Verdict::Allow, cost == 0);
+            assert_eq!(dump(&mut script, &key), kept);
+        }
+    }
+}
+
+#[test]
+fn what_others_left_at_a_key_is_as_if_nothing_were_there() {
+    let valkey = Valkey::start();
+    let mut script = Script::load(&valkey);
+    let now = Timestamp::from_micros(1_700_000_000_000_000);
+    let long = "x".repeat(100);
+    let zeros = "\0".repeat(20);
+    let leavings: [&[&str]; 8] = [
+        &["SET", ""],
+        &["SET", "1"],
+        &["SET", &long],
+        &["SET", &zeros],
+        &["RPUSH", "a"],
+        &["RPUSH", "a", "b", "c"],
+        &["HSET", "a", "b"],
+        &["ZADD", "1", "a"],
+    ];
+    for policy in every_kind() {
+        let key = key("t", &check(&policy, 1, 0));
+        for left in leavings {
+            let mut leave = redis::cmd(left[0]);
+            leave.arg(&key).arg(&left[1..]);
+            let _: i64 = redis::cmd("DEL")
+                .arg(&key)
+                .query(&mut script.connection)
+                .unwrap();
+            leave.exec(&mut script.connection).unwrap();
+            let remaining: Vec<_> = [1, 1, 1, 1]
+                .map(|cost| script.decide(&[check(&policy, 1, cost)], now)[0].remaining)
+                .into();
+            assert_eq!(
+                remaining,
+                [2, 1, 0, 0],
+                "{} over {left:?}",
+                policy.rule.kind()
+            );
+            script.expect_expiries();
+        }
+    }
+}
+
+#[test]
+fn several_requests_in_one_call_are_decided_as_if_each_had_come_alone() {
+    let valkey = Valkey::start();
+    let mut script = Script::load(&valkey);
+    let policies = every_kind();
+    let now = Timestamp::from_micros(1_700_000_000_000_000);
+    let mut random = fastrand::Rng::with_seed(1);
+    for round in 0..30_u64 {
+        let request = |random: &mut fastrand::Rng, entity: u64| -> Vec<Check<'_>> {
+            let asked = policies
+                .iter()
+                .filter(|_| random.bool())
+                .collect::<Vec<_>>();
+            asked
+                .into_iter()
+                .map(|p| check(p, entity, random.u64(0..4)))
+                .collect()
+        };
+        let requests: Vec<_> = (0..6).map(|_| request(&mut random, 2 * round)).collect();
+        let alone: Vec<_> = requests
+            .iter()
+            .flat_map(|checks| script.decide(checks, now))
+            .collect();
+        // The same ones for an entity that has not been seen.
+        let again: Vec<Vec<Check<'_>>> = requests
+            .iter()
+            .map(|checks| {
+                let entity = crate::support::policies::entity(2 * round + 1);
+                checks.iter().map(|c| Check { entity, ..*c }).collect()
+            })
+            .collect();
+        let slices: Vec<&[Check<'_>]> = again.iter().map(Vec::as_slice).collect();
+        let call = script::call_all(&script.sha, "t", &slices, Some(now), SLACK_MS);
+        let reply: Value = call.query(&mut script.connection).unwrap();
+        let (_, together) = script::read_reply(&reply, alone.len()).unwrap();
+        assert_eq!(together, alone);
+    }
+}
+
+#[test]
+fn the_server_tells_the_time_and_ends_what_has_no_meaning_any_more() {
+    let valkey = Valkey::start();
+    let mut script = Script::load(&valkey);
+    for policy in every_kind() {
+        let check = check(&policy, 1, 1);
+        let key = key("t", &check);
+        let call = script::call(&script.sha, "t", &[check], None, 1_000);
+        let reply: Value = call.query(&mut script.connection).unwrap();
+        let (stood_at, decisions) = script::read_reply(&reply, 1).unwrap();
+        let wall = tollgate::clock::wall_now_us();
+        assert!(
+            wall.abs_diff(stood_at.as_micros()) < 60_000_000,
+            "{stood_at:?}"
+        );
+        let until: u64 = redis::cmd("PEXPIRETIME")
+            .arg(&key)
+            .query(&mut script.connection)
+            .unwrap();
+        let fresh_at_ms = (stood_at.as_micros() + decisions[0].reset_after_us).div_ceil(1_000);
+        assert!(
+            (fresh_at_ms + 999..=fresh_at_ms + 1_001).contains(&until),
+            "{}: {until} {fresh_at_ms}",
+            policy.name
+        );
+    }
+}
+
+/// Each command of a script costs the server about as much as a plain one: as few as there can be.
+#[test]
+fn a_decision_takes_no_more_commands_than_it_must() {
+    let valkey = Valkey::start();
+    let mut script = Script::load(&valkey);
+    for policy in every_kind() {
+        let is_log = matches!(policy.rule, Rule::SlidingLog(_));
+        let mut commands = |cost: u64| {
+            let reset: redis::RedisResult<()> = redis::cmd("CONFIG")
+                .arg("RESETSTAT")
+                .exec(&mut script.connection);
+            reset.unwrap();
+            let call = script::call(&script.sha, "t", &[check(&policy, 1, cost)], None, 1_000);
+            let _: Value = call.query(&mut script.connection).unwrap();
+            let stats: String = redis::cmd("INFO")
+                .arg("commandstats")
+                .query(&mut script.connection)
+                .unwrap();
+            let inner = [
+                "get", "set", "time", "llen", "lindex", "rpush", "ltrim", "pexpire", "del", "lset",
+            ];
+            let count = |name: &str| {
+                let line = stats
+                    .lines()
+                    .find_map(|l| l.strip_prefix(&format!("cmdstat_{name}:calls=")));
+                line.map_or(0, |l| {
+                    l.split(',').next().unwrap().parse::<usize>().unwrap()
+                })
+            };
+            inner.map(count).iter().sum::<usize>()
+        };
+        let (first, second, denied) = (commands(1), commands(1), commands(3));
+        if is_log {
+            assert!(
+                first <= 4 && second <= 7 && denied <= 6,
+                "log: {first} {second} {denied}"
+            );
+        } else {
+            assert_eq!((first, second, denied), (3, 3, 2), "{}", policy.rule.kind());
+        }
+    }
+}
