@@ -157,8 +157,9 @@ fn credentials_in_urls(text: &str) -> Vec<Range<usize>> {
         .filter_map(|(at, separator)| {
             let start = at + separator.len();
             let rest = text.get(start..)?;
+            // Up to the end of the text: a password may hold a slash, rightly or not.
             let end = rest
-                .find(|c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '/'))
+                .find(|c: char| c.is_whitespace() || matches!(c, '"' | '\''))
                 .unwrap_or(rest.len());
             let width = rest.get(..end)?.rfind('@')?;
             Some(start..start + width)
