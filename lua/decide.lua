@@ -9,25 +9,24 @@
 --
 -- All of them stand at one instant. Requests are decided one after the other, as if each had come alone.
 -- Whole numbers only, all below 2^53: a Lua number holds them exactly.
-local kinds = {
-  ["fixed-window"] = fixed_window,
-  ["sliding-log"] = sliding_log,
-  ["sliding-counter"] = sliding_counter,
-  ["token-bucket"] = token_bucket,
-  ["leaky-bucket"] = leaky_bucket,
-}
-
 local now = tonumber(ARGV[1])
 if not now then
-  local t = redis.call("TIME")
+  local t = call("TIME")
   now = t[1] * 1000000 + t[2]
 end
 local slack_ms = tonumber(ARGV[2])
-local reply = { now }
+-- With room for one check: most requests have no more.
+local reply = { now, 0, 0, 0, 0, 0 }
+local made = {}
 
--- The next check: what is asked, and what is kept for it.
+-- The next check: what is asked, and what is kept for it. `decide` fills in the rest.
 local function ask_at(arg, key)
-  local kind = kinds[ARGV[arg]]
+  local name = ARGV[arg]
+  local kind = made[name]
+  if not kind then
+    kind = kinds[name]()
+    made[name] = kind
+  end
   return {
     key = key,
     kind = kind,
@@ -35,13 +34,18 @@ local function ask_at(arg, key)
     enforced = ARGV[arg + 2] == "1",
     rule = kind.rule(arg + 3),
     kept = kind.read(key),
+    change = nil,
+    allowed = 0,
+    remaining = 0,
+    retry_after = 0,
+    reset_after = 0,
+    delay = 0,
   }
 end
 
 local function decide(ask, cost)
-  local kind = ask.kind
   ask.change, ask.allowed, ask.remaining, ask.retry_after, ask.reset_after, ask.delay =
-    kind.decide(ask.rule, ask.kept, now, cost)
+    ask.kind.decide(ask.rule, ask.kept, now, cost)
 end
 
 -- State and expiry go in one command, or in one script: no key without an expiry.
@@ -50,11 +54,11 @@ local function write(ask)
   if ask.kind.write then
     ask.kind.write(ask.kept, ask.change, now, ttl_ms)
   else
-    redis.call("SET", ask.key, ask.change, "PX", ttl_ms)
+    call("SET", ask.key, ask.change, "PX", ttl_ms)
   end
 end
 
-local arg, key = 3, 1
+local arg, key, at = 3, 1, 1
 while ARGV[arg] do
   local asks, denied = {}, false
   local count = tonumber(ARGV[arg])
@@ -66,14 +70,15 @@ while ARGV[arg] do
     if ask.enforced and ask.allowed == 0 then denied = true end
     asks[i] = ask
   end
-  for _, ask in ipairs(asks) do
-    if denied and ask.allowed == 1 then
-      decide(ask, 0)
-    end
+  for i = 1, count do
+    local ask = asks[i]
+    -- What is spared is answered as if it had only looked.
+    if denied and ask.allowed == 1 then decide(ask, 0) end
     if ask.change then write(ask) end
-    local at = #reply
     reply[at + 1], reply[at + 2], reply[at + 3] = ask.allowed, ask.remaining, ask.retry_after
     reply[at + 4], reply[at + 5] = ask.reset_after, ask.delay
+    at = at + 5
   end
 end
+if at == 1 then return { now } end
 return reply

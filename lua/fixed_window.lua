@@ -2,64 +2,60 @@
 --
 -- value    start of the window (µs, 7 bytes), units used in it (the fewest bytes, at most 6), big-endian
 -- numbers  limit (units), window (µs), anchored to the epoch (1) or to the first request (0)
-local fixed_window = { numbers = 3 }
+kinds["fixed-window"] = function()
+  local fixed_window = { numbers = 3 }
 
-function fixed_window.rule(arg)
-  return {
-    limit = tonumber(ARGV[arg]),
-    window_us = tonumber(ARGV[arg + 1]),
-    to_epoch = ARGV[arg + 2] == "1",
-  }
-end
-
--- How many bytes a count takes.
-local function width_of(count)
-  local width = 1
-  while count >= 256 ^ width do width = width + 1 end
-  return width
-end
-
-function fixed_window.read(key)
-  local value = get(key)
-  if not value or #value < 8 or #value > 13 then return nil end
-  local start, used = struct.unpack(">I7I" .. (#value - 7), value)
-  return { start = start, used = used }
-end
-
-local function is_open(rule, kept, now)
-  return max(now - kept.start, 0) < rule.window_us
-end
-
--- The window that `now` is in, and what is used of it.
-local function window_at(rule, kept, now)
-  local start, used = now, 0
-  if rule.to_epoch then
-    start = now - fmod(now, rule.window_us)
-    if kept and kept.start >= start then used = kept.used end
-  elseif kept and is_open(rule, kept, now) then
-    start, used = min(kept.start, now), kept.used
+  function fixed_window.rule(arg)
+    return {
+      limit = tonumber(ARGV[arg]),
+      window_us = tonumber(ARGV[arg + 1]),
+      to_epoch = ARGV[arg + 2] == "1",
+    }
   end
-  return start, min(used, USED_MAX)
-end
 
-function fixed_window.decide(rule, kept, now, cost)
-  local start, used = window_at(rule, kept, now)
-  local ends_after = rule.window_us - (now - start)
-  local function keep(count)
-    return struct.pack(">I7I" .. width_of(count), start, count)
+  function fixed_window.read(key)
+    local value = get(key)
+    if not value or #value < 8 or #value > 13 then return nil end
+    local start, used = unpack(">I7I" .. (#value - 7), value)
+    return { start = start, used = used }
   end
-  local function answer(allowed, count, retry_after)
-    local begun = count > 0 or rule.to_epoch
-    return allowed, max(rule.limit - count, 0), retry_after, begun and ends_after or 0, 0
-  end
-  if cost == 0 then return nil, answer(1, used, 0) end
-  local charged = used + cost
 
-  if charged <= rule.limit then
-    return keep(charged), answer(1, charged, 0)
+  local function is_open(rule, kept, now)
+    return max(now - kept.start, 0) < rule.window_us
   end
-  local retry_after = cost <= rule.limit and ends_after or -1
-  -- A window that begins later means that the clock stepped back: what it counted counts in this one.
-  local repaired = kept and kept.start > now and keep(used) or nil
-  return repaired, answer(0, used, retry_after)
+
+  -- The window that `now` is in, and what is used of it.
+  local function window_at(rule, kept, now)
+    local start, used = now, 0
+    if rule.to_epoch then
+      start = now - now % rule.window_us
+      if kept and kept.start >= start then used = kept.used end
+    elseif kept and is_open(rule, kept, now) then
+      start, used = min(kept.start, now), kept.used
+    end
+    return start, min(used, USED_MAX)
+  end
+
+  function fixed_window.decide(rule, kept, now, cost)
+    local start, used = window_at(rule, kept, now)
+    local ends_after = rule.window_us - (now - start)
+    local function keep(count)
+      return pack(">I7I" .. width_of(count), start, count)
+    end
+    local function answer(allowed, count, retry_after)
+      local begun = count > 0 or rule.to_epoch
+      return allowed, max(rule.limit - count, 0), retry_after, begun and ends_after or 0, 0
+    end
+    if cost == 0 then return nil, answer(1, used, 0) end
+    local charged = used + cost
+
+    if charged <= rule.limit then
+      return keep(charged), answer(1, charged, 0)
+    end
+    local retry_after = cost <= rule.limit and ends_after or -1
+    -- A window that begins later means that the clock stepped back: what it counted counts in this one.
+    local repaired = kept and kept.start > now and keep(used) or nil
+    return repaired, answer(0, used, retry_after)
+  end
+  return fixed_window
 end

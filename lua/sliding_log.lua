@@ -3,113 +3,116 @@
 -- value    a list of records: stamp (µs, 7 bytes), total (units charged up to and with this one, since ever and modulo
 --          USED_MAX + 1; 6 bytes), big-endian. Record 0 is the newest that has left the window; the requests are 1, 2, …
 -- numbers  limit (units), window (µs)
-local sliding_log = { numbers = 2 }
+kinds["sliding-log"] = function()
+  local sliding_log = { numbers = 2 }
 
-function sliding_log.rule(arg)
-  return { limit = tonumber(ARGV[arg]), window_us = tonumber(ARGV[arg + 1]) }
-end
-
--- Units charged from one running total to a later one. Totals run round at USED_MAX.
-local function span(from, to)
-  return (to - from) % (USED_MAX + 1)
-end
-
-local function pack_record(stamp, total)
-  return struct.pack(">I7I6", stamp, total % (USED_MAX + 1))
-end
-
-function sliding_log.read(key)
-  local length = redis.pcall("LLEN", key)
-  if type(length) ~= "number" then
-    if not string.find(length.err, "WRONGTYPE", 1, true) then return redis.call("LLEN", key) end
-    return { key = key, count = 0, foreign = true, records = { [0] = { stamp = 0, total = 0 } } }
+  function sliding_log.rule(arg)
+    return { limit = tonumber(ARGV[arg]), window_us = tonumber(ARGV[arg + 1]) }
   end
-  local log = { key = key, count = max(length - 1, 0), foreign = false, records = {} }
-  if length == 0 then log.records[0] = { stamp = 0, total = 0 } end
-  return log
-end
 
--- Record `index`; one that we did not write counts as one that has left the window long ago.
-local function record_at(log, index)
-  local record = log.records[index]
-  if not record then
-    local value = redis.call("LINDEX", log.key, index)
-    record = { stamp = 0, total = 0 }
-    if value and #value == 13 then record.stamp, record.total = struct.unpack(">I7I6", value) end
-    log.records[index] = record
+  -- Units charged from one running total to a later one. Totals run round at USED_MAX.
+  local function span(from, to)
+    return (to - from) % (USED_MAX + 1)
   end
-  return record
-end
 
--- The first record from `first` on of which `holds` is true, as it is of all after it. Gallops, since that is mostly
--- near the front, then halves.
-local function first_from(log, first, holds)
-  local low, step, high = first, 1, nil
-  while not high do
-    local probe = low + step - 1
-    if probe > log.count then
-      high = log.count + 1
-    elseif holds(record_at(log, probe)) then
-      high = probe
-    else
-      low, step = probe + 1, step * 2
+  local function pack_record(stamp, total)
+    return pack(">I7I6", stamp, total % (USED_MAX + 1))
+  end
+
+  function sliding_log.read(key)
+    local length = redis.pcall("LLEN", key)
+    if type(length) ~= "number" then
+      if not string.find(length.err, "WRONGTYPE", 1, true) then return call("LLEN", key) end
+      return { key = key, count = 0, foreign = true, records = { [0] = { stamp = 0, total = 0 } } }
     end
+    local log = { key = key, count = max(length - 1, 0), foreign = false, records = {} }
+    if length == 0 then log.records[0] = { stamp = 0, total = 0 } end
+    return log
   end
-  while low < high do
-    local middle = math.floor((low + high) / 2)
-    if holds(record_at(log, middle)) then high = middle else low = middle + 1 end
-  end
-  return low
-end
 
--- The first record that is inside the window that ends now.
-local function first_inside(rule, log, now)
-  return first_from(log, 1, function(r) return now - r.stamp < rule.window_us end)
-end
+  -- Record `index`; one that we did not write counts as one that has left the window long ago.
+  local function record_at(log, index)
+    local record = log.records[index]
+    if not record then
+      local value = call("LINDEX", log.key, index)
+      record = { stamp = 0, total = 0 }
+      if value and #value == 13 then record.stamp, record.total = unpack(">I7I6", value) end
+      log.records[index] = record
+    end
+    return record
+  end
 
-function sliding_log.decide(rule, log, now, cost)
-  local first = first_inside(rule, log, now)
-  local tail = record_at(log, log.count)
-  local base = record_at(log, first - 1).total
-  local used = span(base, tail.total)
-  local last = min(tail.stamp, now)
-  -- How long until what was stamped then is out of the window.
-  local function leaves_after(stamp)
-    return max(rule.window_us - (now - stamp), 0)
+  -- The first record from `first` on of which `holds` is true, as it is of all after it. Gallops, since that is mostly
+  -- near the front, then halves.
+  local function first_from(log, first, holds)
+    local low, step, high = first, 1, nil
+    while not high do
+      local probe = low + step - 1
+      if probe > log.count then
+        high = log.count + 1
+      elseif holds(record_at(log, probe)) then
+        high = probe
+      else
+        low, step = probe + 1, step * 2
+      end
+    end
+    while low < high do
+      local middle = math.floor((low + high) / 2)
+      if holds(record_at(log, middle)) then high = middle else low = middle + 1 end
+    end
+    return low
   end
-  local function answer(allowed, count, stamp, retry_after)
-    return allowed, max(rule.limit - count, 0), retry_after, count > 0 and leaves_after(stamp) or 0, 0
-  end
-  if cost == 0 then return nil, answer(1, used, last, 0) end
-  local charged = used + cost
 
-  if charged <= rule.limit then
-    return { first = first, total = tail.total + cost }, answer(1, charged, now, 0)
+  -- The first record that is inside the window that ends now.
+  local function first_inside(rule, log, now)
+    return first_from(log, 1, function(r) return now - r.stamp < rule.window_us end)
   end
-  local retry_after = -1
-  if cost <= rule.limit then
-    -- Allowed again once so much of the oldest has left.
-    local excess = charged - rule.limit
-    local freeing = first_from(log, first, function(r) return span(base, r.total) >= excess end)
-    retry_after = leaves_after(min(record_at(log, freeing).stamp, now))
-  end
-  -- A stamp from the future means that the clock stepped back: read it as if it were now.
-  local repaired = tail.stamp > now and { first = first, total = tail.total } or nil
-  return repaired, answer(0, used, last, retry_after)
-end
 
--- Writes the entry: what has left the window goes, and so does what is not older than the entry.
-function sliding_log.write(log, entry, now, ttl_ms)
-  local older = log.count + 1
-  if record_at(log, log.count).stamp >= now then
-    older = first_from(log, entry.first, function(r) return r.stamp >= now end)
+  function sliding_log.decide(rule, log, now, cost)
+    local first = first_inside(rule, log, now)
+    local tail = record_at(log, log.count)
+    local base = record_at(log, first - 1).total
+    local used = span(base, tail.total)
+    local last = min(tail.stamp, now)
+    -- How long until what was stamped then is out of the window.
+    local function leaves_after(stamp)
+      return max(rule.window_us - (now - stamp), 0)
+    end
+    local function answer(allowed, count, stamp, retry_after)
+      return allowed, max(rule.limit - count, 0), retry_after, count > 0 and leaves_after(stamp) or 0, 0
+    end
+    if cost == 0 then return nil, answer(1, used, last, 0) end
+    local charged = used + cost
+
+    if charged <= rule.limit then
+      return { first = first, total = tail.total + cost }, answer(1, charged, now, 0)
+    end
+    local retry_after = -1
+    if cost <= rule.limit then
+      -- Allowed again once so much of the oldest has left.
+      local excess = charged - rule.limit
+      local freeing = first_from(log, first, function(r) return span(base, r.total) >= excess end)
+      retry_after = leaves_after(min(record_at(log, freeing).stamp, now))
+    end
+    -- A stamp from the future means that the clock stepped back: read it as if it were now.
+    local repaired = tail.stamp > now and { first = first, total = tail.total } or nil
+    return repaired, answer(0, used, last, retry_after)
   end
-  if log.foreign then redis.call("DEL", log.key) end
-  if log.count == 0 then
-    redis.call("RPUSH", log.key, pack_record(0, 0), pack_record(now, entry.total))
-  else
-    if entry.first > 1 or older <= log.count then redis.call("LTRIM", log.key, entry.first - 1, older - 1) end
-    redis.call("RPUSH", log.key, pack_record(now, entry.total))
+
+  -- Writes the entry: what has left the window goes, and so does what is not older than the entry.
+  function sliding_log.write(log, entry, now, ttl_ms)
+    local older = log.count + 1
+    if record_at(log, log.count).stamp >= now then
+      older = first_from(log, entry.first, function(r) return r.stamp >= now end)
+    end
+    if log.foreign then call("DEL", log.key) end
+    if log.count == 0 then
+      call("RPUSH", log.key, pack_record(0, 0), pack_record(now, entry.total))
+    else
+      if entry.first > 1 or older <= log.count then call("LTRIM", log.key, entry.first - 1, older - 1) end
+      call("RPUSH", log.key, pack_record(now, entry.total))
+    end
+    call("PEXPIRE", log.key, ttl_ms)
   end
-  redis.call("PEXPIRE", log.key, ttl_ms)
+  return sliding_log
 end

@@ -2,7 +2,7 @@
 //!
 //! One unit costs `unit` credit and `refill` credit is earned each tick. Both are whole, so no rounding ever makes
 //! or loses a unit. No debt is the same as never seen. Ticks are counted from the stamp, not from the epoch, so
-//! that a wait is late by less than one of them and never early.
+//! that a wait is late by less than one of them, and never early.
 //!
 //! Lua twin: `lua/bucket.lua`, line for line.
 
@@ -137,10 +137,36 @@ impl Meter {
         cost.units().saturating_mul(self.unit.get())
     }
 
-    /// The state to keep once `debt` is owed.
-    pub(super) fn keep(&self, debt: u64, owed: Owed) -> State {
-        State {
+    /// What is owed once `price` is charged.
+    ///
+    /// The phase of the ticks stays, so that no part of a tick is lost. But a debt that the tick under way pays off
+    /// earns nothing for the rest of that tick: then it is paid by the microsecond, and ticks begin now.
+    pub(super) fn charge(&self, owed: Owed, price: u64, now: Timestamp) -> Owed {
+        let under_way = now.micros_since(owed.stamp);
+        if owed.debt >= self.refill.get() || under_way == 0 {
+            return Owed {
+                debt: owed.debt.saturating_add(price),
+                ..owed
+            };
+        }
+        let (refill, tick_us) = (self.refill.get(), self.tick_us.get());
+        // refill * under_way / tick_us, in products that stay exact.
+        let odd = (refill % tick_us).saturating_mul(under_way) / tick_us;
+        let earned = (refill / tick_us)
+            .saturating_mul(under_way)
+            .saturating_add(odd);
+        let debt = owed.debt.saturating_sub(earned).saturating_add(price);
+        Owed {
             debt,
+            stamp: now,
+            ..owed
+        }
+    }
+
+    /// The state to keep.
+    pub(super) const fn keep(&self, owed: Owed) -> State {
+        State {
+            debt: owed.debt,
             stamp: owed.stamp,
             unit: self.unit,
         }
@@ -154,9 +180,14 @@ impl Meter {
             .saturating_sub(now.micros_since(owed.stamp))
     }
 
-    /// Units that fit on top of `debt`.
-    pub(super) fn room(&self, debt: u64) -> u64 {
-        self.capacity.saturating_sub(debt) / self.unit
+    /// Time until nothing is owed.
+    pub(super) fn paid_after(&self, owed: Owed, now: Timestamp) -> u64 {
+        self.micros_to_earn(owed.debt, owed, now)
+    }
+
+    /// Units that fit on top of what is owed.
+    pub(super) fn room(&self, owed: Owed) -> u64 {
+        self.capacity.saturating_sub(owed.debt) / self.unit
     }
 
     /// Gives back what `cost` took at `charged_at`, but for what has been refilled since: that is in use again.
@@ -173,34 +204,33 @@ impl Meter {
         let debt = owed
             .debt
             .saturating_sub(self.price(cost).saturating_sub(refilled));
-        (debt > 0).then(|| self.keep(debt, owed))
+        (debt > 0).then(|| self.keep(Owed { debt, ..owed }))
     }
 
-    /// The rule of one of `instances`: as fast as its part of the limit, rounded up where it has to be.
+    /// The rule of one of `instances`: as fast as its part of the limit, rounded up where it has to be. At the end of
+    /// what can be counted the burst gives way.
     pub(super) fn share(&self, instances: NonZeroU64) -> Option<Self> {
         let burst = share_of(self.burst, instances);
-        let slower = self
-            .limit
-            .window_us
-            .checked_mul(instances)
-            .and_then(|window_us| {
-                let limit = Limit {
-                    window_us,
-                    ..self.limit
-                };
-                Self::new(limit, burst).ok()
-            });
-        slower.or_else(|| {
-            let count = share_of(self.limit.count, instances);
-            Self::new(
-                Limit {
-                    count,
-                    ..self.limit
-                },
-                burst,
-            )
-            .ok()
-        })
+        let slower = self.limit.window_us.checked_mul(instances);
+        let slower = slower.map(|window_us| Limit {
+            window_us,
+            ..self.limit
+        });
+        let count = share_of(self.limit.count, instances);
+        let smaller = Limit {
+            count,
+            ..self.limit
+        };
+        let fitting = |limit| {
+            Self::new(limit, burst).or_else(|e| {
+                let largest = NonZeroU64::new(e.largest).ok_or(e)?;
+                Self::new(limit, burst.min(largest))
+            })
+        };
+        let exact = slower.and_then(|limit| Self::new(limit, burst).ok());
+        exact
+            .or_else(|| fitting(smaller).ok())
+            .or_else(|| slower.and_then(|limit| fitting(limit).ok()))
     }
 
     /// What the script takes: burst (units), unit, refill (credit), tick (µs), debt_max (credit).

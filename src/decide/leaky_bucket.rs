@@ -61,67 +61,61 @@ impl LeakyBucket {
     ) -> (Option<State>, Decision) {
         let meter = &self.meter;
         let owed = meter.owed(kept, now);
-        let delay = meter.micros_to_earn(owed.debt, owed, now);
+        let delay = meter.paid_after(owed, now);
         if cost.units() == 0 {
-            let answer = self.answer(Verdict::Allow, owed.debt, owed, now, Some(0));
-            return (
-                None,
-                Decision {
-                    delay_us: delay,
-                    ..answer
-                },
-            );
+            return (None, self.answer(Verdict::Allow, owed, now, Some(0), delay));
         }
         let never = cost.units() > meter.burst();
-        let charged = owed.debt.saturating_add(meter.price(cost));
-        let too_long = self
-            .max_wait_us
-            .map_or(0, |max_wait| delay.saturating_sub(max_wait));
+        let price = meter.price(cost);
+        let excess = owed
+            .debt
+            .saturating_add(price)
+            .saturating_sub(meter.capacity());
+        let too_long = self.too_long_by(delay);
 
-        if !never && charged <= meter.capacity() && too_long == 0 {
-            let keep = meter.keep(charged, owed);
-            let answer = self.answer(Verdict::Allow, charged, owed, now, Some(0));
+        if !never && excess == 0 && too_long == 0 {
+            let charged = meter.charge(owed, price, now);
             return (
-                Some(keep),
-                Decision {
-                    delay_us: delay,
-                    ..answer
-                },
+                Some(meter.keep(charged)),
+                self.answer(Verdict::Allow, charged, now, Some(0), delay),
             );
         }
-        let excess = charged.saturating_sub(meter.capacity());
         let wait = if excess > 0 {
             meter.micros_to_earn(excess, owed, now)
         } else {
             0
         };
         let retry_after = (!never).then_some(wait.max(too_long));
-        let repaired = owed.stepped_back.then(|| meter.keep(owed.debt, owed));
+        let repaired = owed.stepped_back.then(|| meter.keep(owed));
         (
             repaired,
-            self.answer(Verdict::Deny, owed.debt, owed, now, retry_after),
+            self.answer(Verdict::Deny, owed, now, retry_after, 0),
         )
     }
 
     fn answer(
         &self,
         verdict: Verdict,
-        debt: u64,
         owed: Owed,
         now: Timestamp,
         retry_after_us: Option<u64>,
+        delay_us: u64,
     ) -> Decision {
-        let drained_after = self.meter.micros_to_earn(debt, owed, now);
-        let too_long = self
-            .max_wait_us
-            .is_some_and(|max_wait| drained_after > max_wait);
+        let drained_after = self.meter.paid_after(owed, now);
+        let is_patient = self.too_long_by(drained_after) == 0;
         Decision {
             verdict,
-            remaining: if too_long { 0 } else { self.meter.room(debt) },
+            remaining: if is_patient { self.meter.room(owed) } else { 0 },
             retry_after_us,
             reset_after_us: drained_after,
-            delay_us: 0,
+            delay_us,
         }
+    }
+
+    /// How much longer than it may a wait would be.
+    fn too_long_by(&self, wait: u64) -> u64 {
+        self.max_wait_us
+            .map_or(0, |max_wait| wait.saturating_sub(max_wait))
     }
 
     /// Gives back what `cost` took at `charged_at`, if nobody has come after it: the turns of those who wait stand.

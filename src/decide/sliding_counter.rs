@@ -49,7 +49,7 @@ impl SlidingCounter {
         } else {
             ticks_of(limit.window_us).collect()
         };
-        let largest = |tick: &Tick| (EXACT_MAX / tick.per_window).min(UNITS_MAX);
+        let largest = |tick: &Tick| count_max(*tick).min(UNITS_MAX);
         match ticks.iter().find(|tick| count <= largest(tick)) {
             Some(&tick) => Ok(Self {
                 limit,
@@ -139,7 +139,7 @@ impl SlidingCounter {
     /// The counts as of the window that `now` is in.
     fn counts_at(&self, kept: Option<State>, now: Timestamp) -> State {
         let id = now.as_micros() / self.limit.window_us;
-        let count_max = self.count_max();
+        let count_max = count_max(self.tick);
         let (current, previous) = match kept {
             Some(kept) if kept.id >= id => (kept.current, kept.previous),
             Some(kept) if kept.id.saturating_add(1) == id => (0, kept.current),
@@ -150,11 +150,6 @@ impl SlidingCounter {
             current: current.min(count_max),
             previous: previous.min(count_max),
         }
-    }
-
-    /// The most that is told apart: times the ticks of a window it is still exact.
-    fn count_max(&self) -> u64 {
-        (EXACT_MAX / self.tick.per_window).min(USED_MAX)
     }
 
     /// What counts now: all of the current window, and the share of the previous one that is inside.
@@ -224,7 +219,7 @@ impl SlidingCounter {
     /// What the script takes: the tick (µs), and the largest count that is told apart.
     #[must_use]
     pub fn script_numbers(&self) -> [u64; 2] {
-        [self.tick.us.get(), self.count_max()]
+        [self.tick.us.get(), count_max(self.tick)]
     }
 
     pub(super) fn share(&self, instances: NonZeroU64) -> Self {
@@ -237,4 +232,10 @@ impl SlidingCounter {
             ..*self
         }
     }
+}
+
+/// The most that is told apart. Times the ticks of a window it is exact, and so is that divided by either of them.
+fn count_max(tick: Tick) -> u64 {
+    let ticks = tick.per_window.get();
+    (EXACT_MAX.saturating_sub(ticks) / ticks.saturating_add(1)).min(USED_MAX)
 }

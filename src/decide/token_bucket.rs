@@ -50,43 +50,39 @@ impl TokenBucket {
         let meter = &self.meter;
         let owed = meter.owed(kept, now);
         if cost.units() == 0 {
-            return (
-                None,
-                self.answer(Verdict::Allow, owed.debt, owed, now, Some(0)),
-            );
+            return (None, self.answer(Verdict::Allow, owed, now, Some(0)));
         }
         let never = cost.units() > meter.burst();
-        let charged = owed.debt.saturating_add(meter.price(cost));
+        let price = meter.price(cost);
+        let excess = owed
+            .debt
+            .saturating_add(price)
+            .saturating_sub(meter.capacity());
 
-        if !never && charged <= meter.capacity() {
-            let keep = meter.keep(charged, owed);
+        if !never && excess == 0 {
+            let charged = meter.charge(owed, price, now);
             return (
-                Some(keep),
-                self.answer(Verdict::Allow, charged, owed, now, Some(0)),
+                Some(meter.keep(charged)),
+                self.answer(Verdict::Allow, charged, now, Some(0)),
             );
         }
-        let excess = charged.saturating_sub(meter.capacity());
         let retry_after = (!never).then(|| meter.micros_to_earn(excess, owed, now));
-        let repaired = owed.stepped_back.then(|| meter.keep(owed.debt, owed));
-        (
-            repaired,
-            self.answer(Verdict::Deny, owed.debt, owed, now, retry_after),
-        )
+        let repaired = owed.stepped_back.then(|| meter.keep(owed));
+        (repaired, self.answer(Verdict::Deny, owed, now, retry_after))
     }
 
     fn answer(
         &self,
         verdict: Verdict,
-        debt: u64,
         owed: Owed,
         now: Timestamp,
         retry_after_us: Option<u64>,
     ) -> Decision {
         Decision {
             verdict,
-            remaining: self.meter.room(debt),
+            remaining: self.meter.room(owed),
             retry_after_us,
-            reset_after_us: self.meter.micros_to_earn(debt, owed, now),
+            reset_after_us: self.meter.paid_after(owed, now),
             delay_us: 0,
         }
     }

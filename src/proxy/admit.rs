@@ -8,8 +8,9 @@ use http::{StatusCode, Version, request};
 use super::Gateway;
 use super::context::{Context, Denied, Ruled};
 use crate::answer::{self, Answer, Asked, Refusal};
+use crate::check::demand::demand;
 use crate::check::entity::Caller;
-use crate::check::{Demanded, Ruling, Source, demand};
+use crate::check::{Demanded, Ruling, Source};
 use crate::client;
 use crate::clock;
 use crate::decide::{Rule, Verdict};
@@ -71,7 +72,7 @@ async fn decide<'g>(
         route: &matched.route.name,
         params: &matched.params,
     };
-    let demanded = demand::demand(&matched.route.demands, &caller, &config.store.key_secret);
+    let demanded = demand(&matched.route.demands, &caller, &config.store.key_secret);
     count_missing(gateway, ctx, &demanded);
     if let Some(policy) = demanded.missing.first() {
         return Err(Refusal::MissingKey(policy));

@@ -16,6 +16,7 @@ use crate::client::forwarded;
 use crate::clock::monotonic_now;
 use crate::config::{Action, Upstream};
 use crate::record::metrics::CodeClass;
+use crate::route::path;
 
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -112,28 +113,35 @@ pub fn request_head(
     for (name, value) in &route.add_headers {
         forwarded_head.insert_header(name, value)?;
     }
-    if let Some(prefix) = &route.strip_prefix {
-        strip(forwarded_head, prefix);
-    }
+    fit_path(forwarded_head, route.strip_prefix.as_deref());
     Ok(())
 }
 
-/// Takes the prefix off the path, where it stands as whole segments.
-fn strip(head: &mut RequestHeader, prefix: &str) {
-    let target = head
-        .uri
-        .path_and_query()
-        .map_or("/", |target| target.as_str());
-    let Some(rest) = target.strip_prefix(prefix.trim_end_matches('/')) else {
+/// Resolves dot segments, so that the upstream serves the path that was limited, and takes the prefix off.
+fn fit_path(head: &mut RequestHeader, prefix: Option<&str>) {
+    let sent = head.uri.path();
+    let resolved = path::resolved(sent);
+    let fitted = prefix
+        .and_then(|prefix| strip(&resolved, prefix))
+        .unwrap_or(&resolved);
+    if fitted == sent {
         return;
-    };
-    let rest = match rest.as_bytes().first() {
-        Some(b'/') => rest.to_owned(),
-        None | Some(b'?') => format!("/{rest}"),
-        Some(_) => return,
-    };
-    if let Ok(uri) = rest.parse() {
+    }
+    let query = head
+        .uri
+        .query()
+        .map_or_else(String::new, |query| format!("?{query}"));
+    if let Ok(uri) = format!("{fitted}{query}").parse() {
         head.set_uri(uri);
+    }
+}
+
+/// What follows the prefix, where that stands as whole segments.
+fn strip<'p>(path: &'p str, prefix: &str) -> Option<&'p str> {
+    match path.strip_prefix(prefix.trim_end_matches('/'))? {
+        "" => Some("/"),
+        rest if rest.starts_with('/') => Some(rest),
+        _ => None,
     }
 }
 

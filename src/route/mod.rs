@@ -10,6 +10,7 @@ pub mod pattern;
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeSet, HashMap};
+use std::fmt;
 use std::sync::Arc;
 
 pub use pattern::Pattern;
@@ -19,7 +20,6 @@ use host::Hosts;
 use pattern::{Host, Path};
 
 /// Routes by their patterns; knows nothing of what a route carries.
-#[derive(Debug)]
 pub struct Table<T> {
     /// As given.
     routes: Vec<(Pattern, T)>,
@@ -61,6 +61,13 @@ pub struct Tie {
     pub first: usize,
     /// Position of the second.
     pub second: usize,
+}
+
+impl<T: fmt::Debug> fmt::Debug for Table<T> {
+    /// The routes; how they are found says nothing more.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&self.routes).finish()
+    }
 }
 
 impl<T> Table<T> {

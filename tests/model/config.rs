@@ -325,7 +325,7 @@ fn the_reference_says_every_field_with_its_default_and_nothing_else() {
         for (field, schema) in fields {
             match schema["properties"].as_object() {
                 Some(inner) => {
-                    known.extend(inner.keys().map(|inner| format!("{key}.{field}.{inner}")))
+                    known.extend(inner.keys().map(|inner| format!("{key}.{field}.{inner}")));
                 }
                 None => {
                     known.insert(format!("{key}.{field}"));

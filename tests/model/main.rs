@@ -10,8 +10,13 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod answers;
+mod architecture;
 mod client;
 mod commands;
 mod config;
+mod entities;
+mod local_store;
+mod properties;
 mod routes;
 mod vectors;

@@ -11,9 +11,12 @@
 mod support;
 
 mod all_or_nothing;
+mod callers;
 mod exactly;
 mod leaky;
 mod privacy;
+mod protocol;
 mod simulate;
 mod store_failure;
 mod twins;
+mod wire;

@@ -7,8 +7,8 @@ use redis::Value;
 use tollgate::check::{Check, Policy};
 use tollgate::clock::{Clock, ManualClock};
 use tollgate::decide::{
-    Anchor, Ask, Change, Cost, Decision, FixedWindow, LeakyBucket, Rule, SlidingCounter,
-    SlidingLog, State, Timestamp, TokenBucket, Verdict, decide_all,
+    Anchor, Ask, Change, Cost, Decision, EXACT_MAX, FixedWindow, LeakyBucket, Rule, SlidingCounter,
+    SlidingLog, State, Timestamp, TokenBucket, UNITS_MAX, Verdict, decide_all,
 };
 use tollgate::store::local::LocalStore;
 use tollgate::store::valkey::script;
@@ -19,6 +19,9 @@ use crate::support::valkey::Valkey;
 
 /// A test's clock is not the server's: its keys live longer than the test.
 const SLACK_MS: u64 = 100_000_000;
+
+/// Histories of each test; more of them have been tried by hand.
+const SEEDS: u64 = 350;
 
 /// The script on a server.
 struct Script {
@@ -108,30 +111,35 @@ impl Function {
 struct Triple {
     function: Function,
     clock: ManualClock,
-    local: LocalStore,
+    local: Option<LocalStore>,
     script: Script,
 }
 
 impl Triple {
     fn new(valkey: &Valkey) -> Self {
-        let clock = ManualClock::default();
         Self {
             function: Function::default(),
-            local: LocalStore::new(
-                NonZeroUsize::new(100_000).unwrap(),
-                Clock::Manual(clock.clone()),
-            ),
-            clock,
+            clock: ManualClock::default(),
+            local: None,
             script: Script::load(valkey),
         }
+    }
+
+    /// Begins a history in an empty local store. That drops what is fresh as others come, and does not know it again
+    /// when the clock steps back: so it takes part in histories of several keys only if the clock does not.
+    fn begin(&mut self, with_local: bool) {
+        let clock = Clock::Manual(self.clock.clone());
+        self.local = with_local.then(|| LocalStore::new(NonZeroUsize::new(100).unwrap(), clock));
     }
 
     /// Decides by all three, and panics where they differ.
     fn decide(&mut self, checks: &[Check<'_>], now: Timestamp) -> Vec<Decision> {
         let expected = self.function.decide(checks, now);
-        self.clock.set(now);
-        let (_, local) = self.local.decide_now(checks).unwrap();
-        assert_eq!(local, expected, "local store at {now:?}: {checks:?}");
+        if let Some(local) = &self.local {
+            self.clock.set(now);
+            let (_, found) = local.decide_now(checks).unwrap();
+            assert_eq!(found, expected, "local store at {now:?}: {checks:?}");
+        }
         let scripted = self.script.decide(checks, now);
         assert_eq!(scripted, expected, "script at {now:?}: {checks:?}");
         expected
@@ -142,13 +150,19 @@ impl Triple {
 fn the_three_agree_on_random_histories() {
     let valkey = Valkey::start();
     let mut triple = Triple::new(&valkey);
-    for seed in 0..350_u64 {
+    for seed in 0..SEEDS {
         let mut random = fastrand::Rng::with_seed(seed);
         let window_us = random_window(&mut random);
         let kind = usize::try_from(seed).unwrap();
         let mut policy = policy("alone", random_rule(&mut random, kind, window_us));
-        let mut now = 1_700_000_000_000_000 + random.u64(0..window_us);
+        // Mostly this decade; the ends of what a clock can show, too.
+        let mut now = match seed % 16 {
+            0 => random.u64(0..window_us),
+            1 => EXACT_MAX - random.u64(0..window_us),
+            _ => 1_700_000_000_000_000 + random.u64(0..window_us),
+        };
         let mut last = None;
+        triple.begin(true);
         for _ in 0..40 {
             now = Gap::random(&mut random, window_us).after(now, last.as_ref());
             if random.u8(0..20) == 0 {
@@ -178,9 +192,15 @@ fn the_three_agree_on_several_checks_at_once() {
         let policies: Vec<Policy> = (0..4).map(|n| named(n, &mut random)).collect();
         let mut now = 1_700_000_000_000_000;
         let mut last = Vec::new();
+        let steps_back = seed % 2 == 1;
+        triple.begin(!steps_back);
         for _ in 0..40 {
             let aimed = random.usize(..4);
-            now = Gap::random(&mut random, window_us).after(now, last.get(aimed));
+            let gap = match Gap::random(&mut random, window_us) {
+                Gap::Back(us) if !steps_back => Gap::Forward(us),
+                gap => gap,
+            };
+            now = gap.after(now, last.get(aimed));
             let asked = random.usize(0..=policies.len());
             let checks: Vec<_> = policies[..asked]
                 .iter()
@@ -294,5 +314,225 @@ fn a_key_is_as_small_as_promised() {
             "{name}: {ours} bytes, {usual} {theirs}"
         );
         connection(&mut script, redis::cmd("DEL").arg(&usual_key));
+    }
+}
+
+#[test]
+fn a_log_whose_running_total_comes_round_goes_on() {
+    let valkey = Valkey::start();
+    let mut triple = Triple::new(&valkey);
+    triple.begin(true);
+    let most = UNITS_MAX;
+    let policy = policy(
+        "round",
+        Rule::SlidingLog(SlidingLog::new(limit(most, 1_000)).unwrap()),
+    );
+    // The total comes round at 2^48, after some 281 of these.
+    for n in 0..600 {
+        let now = Timestamp::from_micros(1_700_000_000_000_000 + n * 500);
+        let decisions = triple.decide(&[check(&policy, 1, most)], now);
+        assert_eq!(decisions[0].verdict == Verdict::Allow, n % 2 == 0, "{n}");
+    }
+}
+
+/// What is kept at the key, byte by byte, and until when.
+fn dump(script: &mut Script, key: &str) -> (Value, i64) {
+    let value = redis::cmd("DUMP")
+        .arg(key)
+        .query(&mut script.connection)
+        .unwrap();
+    (
+        value,
+        redis::cmd("PEXPIRETIME")
+            .arg(key)
+            .query(&mut script.connection)
+            .unwrap(),
+    )
+}
+
+/// A policy of each kind, three per second.
+fn every_kind() -> Vec<Policy> {
+    let (limit, burst) = (limit(3, 1_000_000), whole(3));
+    let rules = [
+        Rule::FixedWindow(FixedWindow::new(limit, Anchor::Epoch).unwrap()),
+        Rule::FixedWindow(FixedWindow::new(limit, Anchor::FirstRequest).unwrap()),
+        Rule::SlidingLog(SlidingLog::new(limit).unwrap()),
+        Rule::SlidingCounter(SlidingCounter::new(limit, false).unwrap()),
+        Rule::TokenBucket(TokenBucket::new(limit, burst).unwrap()),
+        Rule::LeakyBucket(LeakyBucket::new(limit, burst, None).unwrap()),
+    ];
+    let named = |(n, rule)| policy(&format!("kind-{n}"), rule);
+    rules.into_iter().enumerate().map(named).collect()
+}
+
+#[test]
+fn a_denial_and_a_look_write_nothing() {
+    let valkey = Valkey::start();
+    let mut script = Script::load(&valkey);
+    let now = Timestamp::from_micros(1_700_000_000_000_000);
+    for policy in every_kind() {
+        let key = tollgate::store::valkey::key::key("t", &check(&policy, 1, 0));
+        script.decide(&[check(&policy, 1, 0)], now);
+        assert_eq!(dump(&mut script, &key).0, Value::Nil);
+        script.decide(&[check(&policy, 1, 4)], now);
+        assert_eq!(dump(&mut script, &key).0, Value::Nil);
+        script.decide(&[check(&policy, 1, 3)], now);
+        let kept = dump(&mut script, &key);
+        for cost in [0, 1, 3, 4] {
+            let decisions = script.decide(&[check(&policy, 1, cost)], now);
+            assert_eq!(decisions[0].verdict == Verdict::Allow, cost == 0);
+            assert_eq!(dump(&mut script, &key), kept);
+        }
+    }
+}
+
+#[test]
+fn what_others_left_at_a_key_is_as_if_nothing_were_there() {
+    let valkey = Valkey::start();
+    let mut script = Script::load(&valkey);
+    let now = Timestamp::from_micros(1_700_000_000_000_000);
+    let long = "x".repeat(100);
+    let zeros = "\0".repeat(20);
+    let leavings: [&[&str]; 8] = [
+        &["SET", ""],
+        &["SET", "1"],
+        &["SET", &long],
+        &["SET", &zeros],
+        &["RPUSH", "a"],
+        &["RPUSH", "a", "b", "c"],
+        &["HSET", "a", "b"],
+        &["ZADD", "1", "a"],
+    ];
+    for policy in every_kind() {
+        let key = tollgate::store::valkey::key::key("t", &check(&policy, 1, 0));
+        for left in leavings {
+            let mut leave = redis::cmd(left[0]);
+            leave.arg(&key).arg(&left[1..]);
+            let _: i64 = redis::cmd("DEL")
+                .arg(&key)
+                .query(&mut script.connection)
+                .unwrap();
+            leave.exec(&mut script.connection).unwrap();
+            let remaining: Vec<_> = [1, 1, 1, 1]
+                .map(|cost| script.decide(&[check(&policy, 1, cost)], now)[0].remaining)
+                .into();
+            assert_eq!(
+                remaining,
+                [2, 1, 0, 0],
+                "{} over {left:?}",
+                policy.rule.kind()
+            );
+            script.expect_expiries();
+        }
+    }
+}
+
+#[test]
+fn several_requests_in_one_call_are_decided_as_if_each_had_come_alone() {
+    let valkey = Valkey::start();
+    let mut script = Script::load(&valkey);
+    let policies = every_kind();
+    let now = Timestamp::from_micros(1_700_000_000_000_000);
+    let mut random = fastrand::Rng::with_seed(1);
+    for round in 0..30_u64 {
+        let request = |random: &mut fastrand::Rng, entity: u64| -> Vec<Check<'_>> {
+            let asked = policies
+                .iter()
+                .filter(|_| random.bool())
+                .collect::<Vec<_>>();
+            asked
+                .into_iter()
+                .map(|p| check(p, entity, random.u64(0..4)))
+                .collect()
+        };
+        let requests: Vec<_> = (0..6).map(|_| request(&mut random, 2 * round)).collect();
+        let alone: Vec<_> = requests
+            .iter()
+            .flat_map(|checks| script.decide(checks, now))
+            .collect();
+        // The same ones for an entity that has not been seen.
+        let again: Vec<Vec<Check<'_>>> = requests
+            .iter()
+            .map(|checks| {
+                let entity = crate::support::policies::entity(2 * round + 1);
+                checks.iter().map(|c| Check { entity, ..*c }).collect()
+            })
+            .collect();
+        let slices: Vec<&[Check<'_>]> = again.iter().map(Vec::as_slice).collect();
+        let call = script::call_all(&script.sha, "t", &slices, Some(now), SLACK_MS);
+        let reply: Value = call.query(&mut script.connection).unwrap();
+        let (_, together) = script::read_reply(&reply, alone.len()).unwrap();
+        assert_eq!(together, alone);
+    }
+}
+
+#[test]
+fn the_server_tells_the_time_and_ends_what_has_no_meaning_any_more() {
+    let valkey = Valkey::start();
+    let mut script = Script::load(&valkey);
+    for policy in every_kind() {
+        let check = check(&policy, 1, 1);
+        let key = tollgate::store::valkey::key::key("t", &check);
+        let call = script::call(&script.sha, "t", &[check], None, 1_000);
+        let reply: Value = call.query(&mut script.connection).unwrap();
+        let (stood_at, decisions) = script::read_reply(&reply, 1).unwrap();
+        let wall = tollgate::clock::wall_now_us();
+        assert!(
+            wall.abs_diff(stood_at.as_micros()) < 60_000_000,
+            "{stood_at:?}"
+        );
+        let until: u64 = redis::cmd("PEXPIRETIME")
+            .arg(&key)
+            .query(&mut script.connection)
+            .unwrap();
+        let fresh_at_ms = (stood_at.as_micros() + decisions[0].reset_after_us).div_ceil(1_000);
+        assert!(
+            (fresh_at_ms + 999..=fresh_at_ms + 1_001).contains(&until),
+            "{}: {until} {fresh_at_ms}",
+            policy.name
+        );
+    }
+}
+
+/// Each command of a script costs the server about as much as a plain one: as few as there can be.
+#[test]
+fn a_decision_takes_no_more_commands_than_it_must() {
+    let valkey = Valkey::start();
+    let mut script = Script::load(&valkey);
+    for policy in every_kind() {
+        let is_log = matches!(policy.rule, Rule::SlidingLog(_));
+        let mut commands = |cost: u64| {
+            let reset: redis::RedisResult<()> = redis::cmd("CONFIG")
+                .arg("RESETSTAT")
+                .exec(&mut script.connection);
+            reset.unwrap();
+            let call = script::call(&script.sha, "t", &[check(&policy, 1, cost)], None, 1_000);
+            let _: Value = call.query(&mut script.connection).unwrap();
+            let stats: String = redis::cmd("INFO")
+                .arg("commandstats")
+                .query(&mut script.connection)
+                .unwrap();
+            let inner = [
+                "get", "set", "time", "llen", "lindex", "rpush", "ltrim", "pexpire", "del", "lset",
+            ];
+            let count = |name: &str| {
+                let line = stats
+                    .lines()
+                    .find_map(|l| l.strip_prefix(&format!("cmdstat_{name}:calls=")));
+                line.map_or(0, |l| {
+                    l.split(',').next().unwrap().parse::<usize>().unwrap()
+                })
+            };
+            inner.map(count).iter().sum::<usize>()
+        };
+        let (first, second, denied) = (commands(1), commands(1), commands(3));
+        if is_log {
+            assert!(
+                first <= 4 && second <= 7 && denied <= 6,
+                "log: {first} {second} {denied}"
+            );
+        } else {
+            assert_eq!((first, second, denied), (3, 3, 2), "{}", policy.rule.kind());
+        }
     }
 }

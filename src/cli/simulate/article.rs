@@ -7,13 +7,17 @@ use super::{Stop, trace};
 use crate::check::Policy;
 use crate::decide::Verdict;
 
-const ROWS: [(&str, fn() -> Vec<u64>); 3] = [
-    ("10 before + 10 after a window edge", || {
-        trace::edge().collect()
-    }),
-    ("3 per second for 60 s", || trace::steady().collect()),
-    ("30 in one second", || trace::burst().collect()),
-];
+/// What each trace is called in the table, and when its requests come.
+fn rows() -> [(&'static str, Vec<u64>); 3] {
+    [
+        (
+            "10 before + 10 after a window edge",
+            trace::edge().collect(),
+        ),
+        ("3 per second for 60 s", trace::steady().collect()),
+        ("30 in one second", trace::burst().collect()),
+    ]
+}
 
 /// What came of one trace under one policy.
 struct Tally {
@@ -34,11 +38,11 @@ pub(super) async fn run(store: &StoreChoice) -> Result<(), Stop> {
     line(&mut out, "---", &rule)?;
     let mut waits = Vec::new();
     let mut most = Vec::new();
-    for (number, (name, times)) in ROWS.iter().enumerate() {
+    for (number, (name, times)) in rows().iter().enumerate() {
         let mut cells = Vec::new();
         let mut longest = 0;
         for policy in &policies {
-            let tally = tally(&stage, policy, name, &times()).await?;
+            let tally = tally(&stage, policy, name, times).await?;
             cells.push(format!("{}/{}", tally.arrivals_ms.len(), tally.sent));
             longest = longest.max(tally.longest_wait_ms);
             if number == 0 {

@@ -64,6 +64,10 @@ impl LocalStore {
         &self,
         checks: &[Check<'_>],
     ) -> Result<(Timestamp, Vec<Decision>), StoreError> {
+        if let [check] = checks {
+            let (now, decision) = self.decide_alone(check)?;
+            return Ok((now, vec![decision]));
+        }
         let keys: Vec<_> = checks.iter().map(Key::of).collect();
         let mut held = self.lock(&keys);
         let now = self.clock.now();
@@ -94,6 +98,32 @@ impl LocalStore {
             decisions.push(decision);
         }
         Ok((now, decisions))
+    }
+
+    /// What [`decide_all`] comes to for one check, without the lists: most requests have no more.
+    fn decide_alone(&self, check: &Check<'_>) -> Result<(Timestamp, Decision), StoreError> {
+        let key = Key::of(check);
+        let Some((index, mut shard)) = self.lock_shard(key.shard(SHARDS)) else {
+            return Err(StoreError::Full);
+        };
+        let now = self.clock.now();
+        let slot = shard.slot_mut(&key);
+        let kept = slot.as_ref().map(|slot| slot.state());
+        let (change, decision) = check.rule.decide(kept, now, check.cost);
+        if change != Change::None {
+            let fresh_at =
+                Timestamp::from_micros(now.as_micros().saturating_add(decision.reset_after_us));
+            if let Some(slot) = slot {
+                slot.apply(change, fresh_at);
+            } else {
+                let mut held = Held(vec![(index, shard)]);
+                self.reserve(1, &[key], &mut held, now)?;
+                if let Some(shard) = held.shard_mut(&key) {
+                    shard.apply(key, change, fresh_at);
+                }
+            }
+        }
+        Ok((now, decision))
     }
 
     /// Undoes what `checks` charged at `charged_at`, as far as nobody gains by it. Give it only those that were
@@ -159,11 +189,18 @@ impl LocalStore {
         let mut indexes: Vec<_> = keys.iter().map(|key| key.shard(SHARDS)).collect();
         indexes.sort_unstable();
         indexes.dedup();
-        let lock = |index: usize| {
-            let shard = self.shards.get(index)?;
-            Some((index, shard.lock().unwrap_or_else(PoisonError::into_inner)))
-        };
-        Held(indexes.into_iter().filter_map(lock).collect())
+        Held(
+            indexes
+                .into_iter()
+                .filter_map(|index| self.lock_shard(index))
+                .collect(),
+        )
+    }
+
+    /// What a thread that panicked left is whole: a change is made at once.
+    fn lock_shard(&self, index: usize) -> Option<(usize, MutexGuard<'_, Shard>)> {
+        let shard = self.shards.get(index)?;
+        Some((index, shard.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 
     /// Makes room for `added` states, if need be by dropping fresh ones: not those of `keys`, which are being decided.

@@ -23,8 +23,9 @@ pub(super) struct Shard {
     next: usize,
 }
 
+/// A state, and whose it is.
 #[derive(Debug)]
-struct Slot {
+pub(super) struct Slot {
     key: Key,
     state: State,
     /// From when on it equals a fresh state.
@@ -80,6 +81,18 @@ impl Hasher for Spread {
     }
 }
 
+impl Slot {
+    pub(super) const fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// Makes the change; the state then equals a fresh one from `fresh_at` on.
+    pub(super) fn apply(&mut self, change: Change, fresh_at: Timestamp) {
+        self.fresh_at = fresh_at;
+        change.apply_to(&mut self.state);
+    }
+}
+
 impl Shard {
     pub(super) fn len(&self) -> usize {
         self.slots.len()
@@ -90,6 +103,11 @@ impl Shard {
         self.slots.get(place).map(|slot| &slot.state)
     }
 
+    pub(super) fn slot_mut(&mut self, key: &Key) -> Option<&mut Slot> {
+        let place = *self.places.get(key)?;
+        self.slots.get_mut(place)
+    }
+
     /// Makes the change; the state then equals a fresh one from `fresh_at` on.
     pub(super) fn apply(&mut self, key: Key, change: Change, fresh_at: Timestamp) {
         if change == Change::None {
@@ -98,8 +116,7 @@ impl Shard {
         let slots = &mut self.slots;
         let place = *self.places.entry(key).or_insert(slots.len());
         if let Some(slot) = slots.get_mut(place) {
-            slot.fresh_at = fresh_at;
-            change.apply_to(&mut slot.state);
+            slot.apply(change, fresh_at);
         } else {
             let mut state = None;
             change.apply(&mut state);

@@ -309,16 +309,6 @@ fn a_fallback_tells_the_published_limit_and_the_share_that_is_left() {
 }
 
 #[test]
-fn numbers_beyond_fifteen_digits_are_cut() {
-    let huge = policy("huge", bucket(1, 10_000_000_000_000_000, 1_000_000_000_000));
-    let (_, limits) = told(
-        &settings(),
-        &[ruling(&huge, allowed(999_999_999_999, u64::MAX))],
-    );
-    assert_eq!(limits, r#""huge";r=999999999999;t=999999999999999"#);
-}
-
-#[test]
 fn when_decides_on_which_answers_the_fields_stand() {
     let login = policy("login", log(10, MINUTE));
     let (far, near) = (allowed(3, MINUTE), allowed(2, MINUTE));

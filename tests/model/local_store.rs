@@ -1,0 +1,188 @@
+//! The store in process: bounded, exact under threads, and never at the cost of who is in debt.
+
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tollgate::check::{Check, Generation, Policy};
+use tollgate::clock::{Clock, ManualClock};
+use tollgate::decide::{Anchor, FixedWindow, Rule, SlidingLog, Timestamp, TokenBucket, Verdict};
+use tollgate::store::StoreError;
+use tollgate::store::local::LocalStore;
+
+use crate::support::policies::{check, policy};
+use crate::support::traces::{limit, whole};
+
+const START_US: u64 = 1_700_000_000_000_000;
+const SECOND_US: u64 = 1_000_000;
+
+fn store(max_keys: usize) -> (LocalStore, ManualClock) {
+    let clock = ManualClock::default();
+    clock.set(Timestamp::from_micros(START_US));
+    (
+        LocalStore::new(
+            NonZeroUsize::new(max_keys).unwrap(),
+            Clock::Manual(clock.clone()),
+        ),
+        clock,
+    )
+}
+
+/// Ten a second.
+fn ten(name: &str) -> Policy {
+    policy(
+        name,
+        Rule::TokenBucket(TokenBucket::new(limit(10, SECOND_US), whole(10)).unwrap()),
+    )
+}
+
+fn allows(store: &LocalStore, checks: &[Check<'_>]) -> bool {
+    let (_, decisions) = store.decide_now(checks).unwrap();
+    decisions.iter().all(|d| d.verdict == Verdict::Allow)
+}
+
+#[test]
+fn a_full_store_denies_strangers_a_decision_and_nobody_their_debt() {
+    let (store, clock) = store(3);
+    let policy = ten("ten");
+    for entity in 0..3 {
+        assert!(allows(&store, &[check(&policy, entity, 10)]));
+    }
+    assert!(matches!(
+        store.decide_now(&[check(&policy, 3, 1)]),
+        Err(StoreError::Full)
+    ));
+    assert_eq!(store.len(), 3);
+    // Those who are known are decided as before, and so is a look.
+    assert!(!allows(&store, &[check(&policy, 0, 1)]));
+    assert!(allows(&store, &[check(&policy, 3, 0)]));
+    // Once they owe nothing, there is room.
+    clock.set(Timestamp::from_micros(START_US + SECOND_US));
+    assert!(allows(&store, &[check(&policy, 3, 1)]));
+    assert!(store.len() <= 3);
+}
+
+#[test]
+fn a_full_store_charges_no_check_of_the_request() {
+    let (store, _) = store(1);
+    let (known, stranger) = (ten("known"), ten("stranger"));
+    assert!(allows(&store, &[check(&known, 0, 1)]));
+    let both = [check(&known, 0, 1), check(&stranger, 0, 1)];
+    assert!(matches!(store.decide_now(&both), Err(StoreError::Full)));
+    let (_, decisions) = store.decide_now(&[check(&known, 0, 0)]).unwrap();
+    assert_eq!(decisions[0].remaining, 9);
+}
+
+#[test]
+fn what_is_fresh_goes_by_itself_as_others_come() {
+    let (store, clock) = store(1_000);
+    let policy = ten("ten");
+    for entity in 0..20_000 {
+        clock.set(Timestamp::from_micros(START_US + entity * 1_000));
+        assert!(allows(&store, &[check(&policy, entity, 1)]));
+    }
+    // A hundred milliseconds is what a unit takes to be earned: about a hundred owe something.
+    assert!(store.len() < 1_000, "{}", store.len());
+    clock.set(Timestamp::from_micros(START_US + 100 * SECOND_US));
+    let before = store.len();
+    let mut swept = 0;
+    for _ in 0..1_000 {
+        swept += store.sweep(10);
+    }
+    assert_eq!((swept, store.len()), (before, 0));
+    assert!(store.is_empty());
+}
+
+#[test]
+fn a_sweep_spares_who_is_in_debt() {
+    let (store, _) = store(1_000);
+    let policy = ten("ten");
+    for entity in 0..500 {
+        assert!(allows(&store, &[check(&policy, entity, 1)]));
+    }
+    assert_eq!(store.sweep(10_000), 0);
+    assert_eq!(store.len(), 500);
+}
+
+#[test]
+fn the_room_that_is_made_never_takes_what_is_being_decided() {
+    // The log of the first is fresh and yet kept: its running total goes on.
+    let (store, clock) = store(2);
+    let log = policy(
+        "log",
+        Rule::SlidingLog(SlidingLog::new(limit(5, SECOND_US)).unwrap()),
+    );
+    let (a, b) = (ten("a"), ten("b"));
+    assert!(allows(&store, &[check(&log, 0, 5)]));
+    assert!(allows(&store, &[check(&a, 0, 1)]));
+    clock.set(Timestamp::from_micros(START_US + 2 * SECOND_US));
+    let (_, decisions) = store
+        .decide_now(&[check(&log, 0, 2), check(&b, 0, 1)])
+        .unwrap();
+    assert_eq!((decisions[0].remaining, decisions[1].remaining), (3, 9));
+    let (_, decisions) = store.decide_now(&[check(&log, 0, 1)]).unwrap();
+    assert_eq!(decisions[0].remaining, 2);
+    assert_eq!(store.len(), 2);
+}
+
+#[test]
+fn a_refund_gives_back_what_the_request_took() {
+    let (store, _) = store(10);
+    let (a, b) = (ten("a"), ten("b"));
+    let both = [check(&a, 0, 4), check(&b, 0, 10)];
+    let (charged_at, _) = store.decide_now(&both).unwrap();
+    assert_eq!(store.len(), 2);
+    store.refund(&both, charged_at);
+    assert_eq!(store.len(), 0);
+    assert!(allows(&store, &[check(&a, 0, 10), check(&b, 0, 10)]));
+}
+
+#[test]
+fn another_generation_of_a_policy_starts_afresh() {
+    let (store, _) = store(10);
+    let old = ten("ten");
+    let new = Policy {
+        generation: Generation(7),
+        ..ten("ten")
+    };
+    assert!(allows(&store, &[check(&old, 0, 10)]));
+    assert!(!allows(&store, &[check(&old, 0, 1)]));
+    assert!(allows(&store, &[check(&new, 0, 10)]));
+}
+
+#[test]
+fn many_threads_pass_exactly_the_limit() {
+    let (store, _) = store(1_000);
+    let rule = |count| {
+        Rule::FixedWindow(FixedWindow::new(limit(count, SECOND_US), Anchor::Epoch).unwrap())
+    };
+    // Each thread asks for a shared policy together with ones of other shards, in another order each time.
+    let shared = policy("shared", rule(1_000));
+    let wide = policy("wide", rule(1_000_000));
+    let passed = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for thread in 0..4_u64 {
+            let (store, shared, wide, passed) = (&store, &shared, &wide, &passed);
+            scope.spawn(move || {
+                for n in 0..1_000_u64 {
+                    let mut checks = [
+                        check(shared, 0, 1),
+                        check(wide, n % 7, 1),
+                        check(wide, 100 + thread, 1),
+                    ];
+                    checks.rotate_left(usize::try_from(n % 3).unwrap());
+                    if allows(store, &checks) {
+                        passed.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(passed.load(Ordering::Relaxed), 1_000);
+    // Nothing was charged for those who were denied.
+    let used: u64 = (0..7)
+        .map(|entity| {
+            1_000_000 - store.decide_now(&[check(&wide, entity, 0)]).unwrap().1[0].remaining
+        })
+        .sum();
+    assert_eq!(used, 1_000);
+}

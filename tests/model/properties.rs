@@ -1,0 +1,574 @@
+//! What must hold of every kind, whatever the history. The histories aim at the edges.
+
+use std::num::NonZeroU32;
+
+use proptest::prelude::*;
+use tollgate::decide::{
+    Anchor, Change, Cost, Decision, EXACT_MAX, FixedWindow, LeakyBucket, Rule, SlidingCounter,
+    SlidingLog, State, Timestamp, TokenBucket, UNITS_MAX, Verdict,
+};
+
+use crate::support::traces::{Gap, limit, random_rule, whole};
+
+const DAY_US: u64 = 86_400_000_000;
+const START_US: u64 = 1_700_000_000_000_000;
+
+/// One policy, and what happens to it.
+#[derive(Clone, Debug)]
+struct History {
+    rule: Rule,
+    offset_us: u64,
+    steps: Vec<(Gap, Ask)>,
+}
+
+/// What a request takes: mostly an edge.
+#[derive(Clone, Copy, Debug)]
+enum Ask {
+    Units(u64),
+    Left,
+    LeftAndOne,
+    Capacity,
+    CapacityAndOne,
+}
+
+/// Decides by the pure function, and keeps what it says.
+struct Kept<'a> {
+    rule: &'a Rule,
+    state: Option<State>,
+}
+
+impl Kept<'_> {
+    fn decide(&mut self, now: u64, cost: u64) -> Decision {
+        let (change, decision) = self.peek(now, cost);
+        change.apply(&mut self.state);
+        decision
+    }
+
+    /// Decides without keeping anything.
+    fn peek(&self, now: u64, cost: u64) -> (Change, Decision) {
+        self.rule.decide(
+            self.state.as_ref(),
+            Timestamp::from_micros(now),
+            Cost::new(cost),
+        )
+    }
+
+    fn allows(&self, now: u64, cost: u64) -> bool {
+        self.peek(now, cost).1.verdict == Verdict::Allow
+    }
+}
+
+fn gap() -> impl Strategy<Value = Gap> {
+    prop_oneof![
+        5 => Just(Gap::None),
+        3 => Just(Gap::UntilRetry),
+        2 => Just(Gap::JustBeforeRetry),
+        1 => Just(Gap::UntilReset),
+        1 => Just(Gap::JustBeforeReset),
+        1 => (0..5_u64).prop_map(Gap::Forward),
+        2 => (0..400 * DAY_US).prop_map(Gap::Forward),
+        2 => (0..5_000_000_u64).prop_map(Gap::Forward),
+    ]
+}
+
+fn ask() -> impl Strategy<Value = Ask> {
+    prop_oneof![
+        5 => Just(Ask::Units(1)),
+        1 => Just(Ask::Units(0)),
+        2 => (1..=12_u64).prop_map(Ask::Units),
+        2 => Just(Ask::Left),
+        2 => Just(Ask::LeftAndOne),
+        1 => Just(Ask::Capacity),
+        1 => Just(Ask::CapacityAndOne),
+    ]
+}
+
+fn window_us() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        Just(1_000),
+        Just(7_000),
+        Just(1_000_000),
+        Just(3_333_000),
+        Just(3_600_000_000),
+        Just(DAY_US),
+        Just(366 * DAY_US),
+        (1..=366 * DAY_US / 1_000).prop_map(|ms| ms * 1_000),
+        1_000..=10_000_000_u64,
+    ]
+}
+
+fn rule_of(kinds: &'static [usize]) -> impl Strategy<Value = Rule> {
+    (prop::sample::select(kinds), window_us(), any::<u64>()).prop_map(|(kind, window_us, seed)| {
+        random_rule(&mut fastrand::Rng::with_seed(seed), kind, window_us)
+    })
+}
+
+/// Kinds as [`random_rule`] numbers them.
+const ALL: &[usize] = &[0, 1, 2, 3, 4, 5, 6];
+
+fn history_of(kinds: &'static [usize]) -> impl Strategy<Value = History> {
+    (
+        rule_of(kinds),
+        0..DAY_US,
+        prop::collection::vec((gap(), ask()), 1..60),
+    )
+        .prop_map(|(rule, offset_us, steps)| History {
+            rule,
+            offset_us,
+            steps,
+        })
+}
+
+/// A bucket whose numbers are so large that it counts in coarse ticks, and requests that come within those.
+fn coarse_history() -> impl Strategy<Value = History> {
+    let bucket = (
+        500_000_000..UNITS_MAX,
+        prop::sample::select(vec![DAY_US, 3_600_000_000, 60_000_000]),
+        1..1_000_u64,
+    );
+    let rule = bucket.prop_filter_map("counted in microseconds", |(count, window_us, part)| {
+        let limit = limit(count, window_us);
+        let burst = match TokenBucket::new(limit, whole(count)) {
+            Ok(_) => count,
+            Err(e) => e.largest,
+        };
+        // A burst of a few ticks' worth is now and then paid off within one.
+        let rule = TokenBucket::new(limit, whole((burst / part).max(1)))
+            .ok()
+            .map(Rule::TokenBucket)?;
+        (tick_us(&rule) > 1).then_some(rule)
+    });
+    let gap = prop_oneof![
+        2 => Just(Gap::None),
+        1 => Just(Gap::UntilRetry),
+        1 => Just(Gap::JustBeforeRetry),
+        1 => Just(Gap::JustBeforeReset),
+        2 => (0..200_u64).prop_map(Gap::Forward),
+        2 => (0..200_000_u64).prop_map(Gap::Forward),
+    ];
+    (rule, 0..DAY_US, prop::collection::vec((gap, ask()), 1..60)).prop_map(
+        |(rule, offset_us, steps)| History {
+            rule,
+            offset_us,
+            steps,
+        },
+    )
+}
+
+/// Plays the history, and shows each step before it is taken: what is kept, when it is, what is asked.
+fn play(
+    history: &History,
+    mut see: impl FnMut(&Kept<'_>, u64, u64) -> Result<(), TestCaseError>,
+) -> Result<(), TestCaseError> {
+    let mut kept = Kept {
+        rule: &history.rule,
+        state: None,
+    };
+    let mut now = START_US + history.offset_us;
+    let mut last: Option<Decision> = None;
+    for (gap, ask) in &history.steps {
+        now = gap.after(now, last.as_ref());
+        let capacity = history.rule.capacity();
+        let left = kept.peek(now, 0).1.remaining;
+        let cost = match *ask {
+            Ask::Units(units) => units,
+            Ask::Left => left,
+            Ask::LeftAndOne => left + 1,
+            Ask::Capacity => capacity,
+            Ask::CapacityAndOne => capacity + 1,
+        };
+        see(&kept, now, cost)?;
+        last = Some(kept.decide(now, cost));
+    }
+    Ok(())
+}
+
+proptest! {
+    #[test]
+    fn who_waits_as_told_is_allowed_and_who_comes_a_tick_earlier_is_not(history in history_of(ALL)) {
+        play(&history, |kept, now, cost| {
+            let (change, decision) = kept.peek(now, cost);
+            if decision.verdict == Verdict::Deny {
+                prop_assert_eq!(&change, &Change::None);
+                match decision.retry_after_us {
+                    None => prop_assert!(cost > history.rule.capacity()),
+                    Some(wait) => {
+                        prop_assert!(wait > 0 && cost <= history.rule.capacity());
+                        if now + wait <= EXACT_MAX {
+                            prop_assert!(kept.allows(now + wait, cost), "late: {}", wait);
+                        }
+                        prop_assert!(!kept.allows(now + wait - 1, cost), "early: {}", wait);
+                    }
+                }
+            }
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn remaining_is_the_largest_cost_that_passes_now(history in history_of(ALL)) {
+        play(&history, |kept, now, cost| {
+            let mut after = Kept { rule: kept.rule, state: kept.state.clone() };
+            let remaining = after.decide(now, cost).remaining;
+            prop_assert!(remaining <= history.rule.capacity());
+            prop_assert!(after.allows(now, remaining));
+            prop_assert!(!after.allows(now, remaining + 1));
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn after_the_reset_all_is_as_new_and_not_before(history in history_of(ALL)) {
+        let capacity = history.rule.capacity();
+        play(&history, |kept, now, cost| {
+            let mut after = Kept { rule: kept.rule, state: kept.state.clone() };
+            let reset = after.decide(now, cost).reset_after_us;
+            if now + reset <= EXACT_MAX {
+                prop_assert_eq!(after.peek(now + reset, 0).1.remaining, capacity);
+                prop_assert!(after.allows(now + reset, capacity));
+            }
+            let is_estimate = matches!(history.rule, Rule::SlidingCounter(_));
+            let is_used = after.peek(now, 0).1.remaining < capacity;
+            if is_used && !is_estimate {
+                prop_assert!(!after.allows(now + reset - 1, capacity));
+            }
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn to_look_changes_nothing_and_always_passes(history in history_of(ALL)) {
+        play(&history, |kept, now, _| {
+            let (change, decision) = kept.peek(now, 0);
+            prop_assert_eq!(change, Change::None);
+            prop_assert_eq!(decision.verdict, Verdict::Allow);
+            prop_assert_eq!(decision.retry_after_us, Some(0));
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn a_cost_above_the_capacity_never_passes(history in history_of(ALL), more in 1..=UNITS_MAX) {
+        let cost = history.rule.capacity().saturating_add(more);
+        play(&history, |kept, now, _| {
+            let (change, decision) = kept.peek(now, cost);
+            prop_assert_eq!(change, Change::None);
+            prop_assert_eq!((decision.verdict, decision.retry_after_us), (Verdict::Deny, None));
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn time_alone_never_takes_anything_away(history in history_of(ALL), later in 0..10 * DAY_US) {
+        play(&history, |kept, now, _| {
+            let before = kept.peek(now, 0).1.remaining;
+            let after = kept.peek(now + later, 0).1.remaining;
+            prop_assert!(before <= after, "{} fell to {}", before, after);
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn nobody_gains_by_a_clock_that_steps_back(
+        history in history_of(&[0, 1, 2, 5]), back in 0..10 * DAY_US,
+    ) {
+        play(&history, |kept, now, cost| {
+            let before = kept.peek(now, 0).1.remaining;
+            let mut stepped = Kept { rule: kept.rule, state: kept.state.clone() };
+            let earlier = now.saturating_sub(back);
+            prop_assert!(stepped.peek(earlier, 0).1.remaining <= before);
+            // Whoever is denied then is not frozen until the clock has caught up: a window, or a debt, at most.
+            let denied = stepped.decide(earlier, cost);
+            if let (Verdict::Deny, Some(wait)) = (denied.verdict, denied.retry_after_us) {
+                prop_assert!(wait <= denied.reset_after_us);
+                prop_assert!(earlier + wait > EXACT_MAX || stepped.allows(earlier + wait, cost));
+            }
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn one_cost_of_n_is_n_of_one(rule in rule_of(&[0, 1, 2, 3, 4, 5]), many in 1..50_u64) {
+        let n = many.min(rule.capacity());
+        let mut at_once = Kept { rule: &rule, state: None };
+        let mut one_by_one = Kept { rule: &rule, state: None };
+        let whole = at_once.decide(START_US, n);
+        let last = (0..n).map(|_| one_by_one.decide(START_US, 1)).last().unwrap();
+        prop_assert_eq!(whole, last);
+        prop_assert_eq!(at_once.state, one_by_one.state);
+    }
+
+    #[test]
+    fn at_one_instant_exactly_the_capacity_passes(rule in rule_of(ALL), now in 0..EXACT_MAX) {
+        let capacity = rule.capacity();
+        let mut kept = Kept { rule: &rule, state: None };
+        let patient = match &rule {
+            Rule::LeakyBucket(leaky) => leaky.max_wait_us().is_none(),
+            _ => true,
+        };
+        if capacity <= 3_000 && patient {
+            let allowed = (0..capacity + 2).filter(|_| kept.decide(now, 1).verdict == Verdict::Allow).count();
+            prop_assert_eq!(u64::try_from(allowed).unwrap(), capacity);
+        } else {
+            prop_assert!(kept.allows(now, capacity));
+            prop_assert!(!kept.allows(now, capacity + 1));
+        }
+    }
+
+    #[test]
+    fn a_refund_at_once_undoes_the_charge(history in history_of(ALL)) {
+        play(&history, |kept, now, cost| {
+            let mut after = Kept { rule: kept.rule, state: kept.state.clone() };
+            let allowed = after.decide(now, cost).verdict == Verdict::Allow;
+            if allowed && cost > 0 && !matches!(history.rule, Rule::LeakyBucket(_)) {
+                let at = Timestamp::from_micros(now);
+                let state = after.state.and_then(|s| history.rule.refund(s, at, at, Cost::new(cost)));
+                let refunded = Kept { rule: kept.rule, state };
+                let (with, without) = (refunded.peek(now, 0).1.remaining, kept.peek(now, 0).1.remaining);
+                // To charge looks at parts of a tick, to look does not.
+                prop_assert!(with == without || (with > without && tick_us(&history.rule) > 1));
+            }
+            Ok(())
+        })?;
+    }
+
+    // Not of windows from the first request on: what is given back has still begun one.
+    #[test]
+    fn a_refund_never_leaves_more_than_if_nothing_had_been_charged(
+        history in history_of(&[0, 2, 3, 4, 5, 6]), between in 0..5_000_000_u64, other in 0..5_u64, later in 0..5_000_000_u64,
+    ) {
+        play(&history, |kept, now, cost| {
+            let mut charged = Kept { rule: kept.rule, state: kept.state.clone() };
+            let mut spared = Kept { rule: kept.rule, state: kept.state.clone() };
+            if charged.decide(now, cost).verdict == Verdict::Deny {
+                return Ok(());
+            }
+            // Somebody else comes, and is charged in both worlds or in neither.
+            let then = now + between;
+            if charged.decide(then, other).verdict == Verdict::Allow {
+                spared.decide(then, other);
+            }
+            let refunded_at = then + later;
+            let at = Timestamp::from_micros;
+            charged.state =
+                charged.state.and_then(|s| history.rule.refund(s, at(now), at(refunded_at), Cost::new(cost)));
+            for probe in [refunded_at, refunded_at + 1, refunded_at + between, refunded_at + later] {
+                // Without a charge, all is at most a tick late.
+                let on_time = probe + tick_us(&history.rule) - 1;
+                let (with, without) = (charged.peek(probe, 0).1.remaining, spared.peek(on_time, 0).1.remaining);
+                prop_assert!(with <= without, "{} after a refund, {} without a charge", with, without);
+            }
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn shares_add_up_to_the_limit_and_a_unit_each(rule in rule_of(ALL), instances in 1..100_u32) {
+        let share = rule.share(NonZeroU32::new(instances).unwrap());
+        let n = u128::from(instances);
+        let wide = u128::from;
+        prop_assert!(n * wide(share.capacity()) < wide(rule.capacity()) + n);
+        prop_assert!(tick_us(&rule) > 1 || n * wide(share.capacity()) >= wide(rule.capacity()));
+        // Units per window of the whole: n shares of it, each rounded up at most.
+        let (whole, part) = (rule.limit(), share.limit());
+        let together = n * wide(part.count.get()) * wide(whole.window_us.get());
+        prop_assert!(together >= wide(whole.count.get()) * wide(part.window_us.get()));
+        prop_assert!(together < (wide(whole.count.get()) + n) * wide(part.window_us.get()));
+        prop_assert_eq!(rule.share(NonZeroU32::MIN), rule);
+    }
+
+    #[test]
+    fn an_edit_keeps_what_was_used(
+        history in history_of(&[0, 1, 2, 3, 4, 5]), count in 1..2_000_u64, burst in 1..2_000_u64,
+    ) {
+        let limit = limit(count, history.rule.limit().window_us.get());
+        let edited = match &history.rule {
+            Rule::FixedWindow(r) => Rule::FixedWindow(FixedWindow::new(limit, r.anchor()).unwrap()),
+            Rule::SlidingLog(_) => Rule::SlidingLog(SlidingLog::new(limit).unwrap()),
+            Rule::SlidingCounter(r) => Rule::SlidingCounter(SlidingCounter::new(limit, r.strict()).unwrap()),
+            _ => match TokenBucket::new(limit, whole(burst)) {
+                Ok(rule) => Rule::TokenBucket(rule),
+                Err(_) => return Ok(()),
+            },
+        };
+        let mut end = START_US + history.offset_us;
+        let mut state = None;
+        play(&history, |kept, now, cost| {
+            let mut after = Kept { rule: kept.rule, state: kept.state.clone() };
+            after.decide(now, cost);
+            (state, end) = (after.state, now);
+            Ok(())
+        })?;
+        let before = Kept { rule: &history.rule, state: state.clone() };
+        let after = Kept { rule: &edited, state };
+        // A bucket counts what is owed since its stamp by the new rate: then look at the moment of the charge.
+        let charged_at = match before.state {
+            Some(State::Bucket(kept)) => kept.stamp.as_micros(),
+            _ => end,
+        };
+        let used = history.rule.capacity() - before.peek(charged_at, 0).1.remaining;
+        let used_then = edited.capacity() - after.peek(charged_at, 0).1.remaining;
+        if !matches!(history.rule, Rule::SlidingCounter(_)) {
+            let expected = used.min(edited.capacity());
+            prop_assert_eq!(used_then, expected);
+        }
+        if let Some(wait) = after.peek(charged_at, 1).1.retry_after_us.filter(|w| charged_at + w <= EXACT_MAX) {
+            prop_assert!(after.allows(charged_at + wait, 1));
+        }
+    }
+
+    #[test]
+    fn the_largest_that_fits_is_told(window_us in window_us(), count in 1..=UNITS_MAX, burst in 1..=UNITS_MAX) {
+        let limit = |count| limit(count, window_us);
+        if let Err(e) = TokenBucket::new(limit(count), whole(burst)) {
+            prop_assert_eq!(e.found, burst);
+            if let Some(largest) = std::num::NonZeroU64::new(e.largest) {
+                prop_assert!(TokenBucket::new(limit(count), largest).is_ok());
+            }
+            prop_assert!(TokenBucket::new(limit(count), whole(e.largest + 1)).is_err());
+            prop_assert!(LeakyBucket::new(limit(count), whole(e.largest + 1), None).is_err());
+        }
+        if let Err(e) = SlidingCounter::new(limit(count), false) {
+            prop_assert!(SlidingCounter::new(limit(e.largest), false).is_ok());
+            prop_assert!(SlidingCounter::new(limit(e.largest + 1), false).is_err());
+        }
+        prop_assert!(SlidingCounter::new(limit(count), true).is_ok());
+        prop_assert!(SlidingLog::new(limit(count)).is_ok());
+        prop_assert!(FixedWindow::new(limit(count), Anchor::Epoch).is_ok());
+    }
+
+    /// The whole history against its definition, in fractions.
+    #[test]
+    fn every_kind_is_what_its_definition_says(history in history_of(ALL)) {
+        follows_its_definition(&history)?;
+    }
+
+    #[test]
+    fn a_bucket_in_coarse_ticks_is_never_early_and_less_than_a_tick_late(history in coarse_history()) {
+        follows_its_definition(&history)?;
+    }
+}
+
+fn follows_its_definition(history: &History) -> Result<(), TestCaseError> {
+    let mut allowed: Vec<(u64, u64)> = Vec::new();
+    let capacity = u128::from(history.rule.capacity());
+    play(history, |kept, now, cost| {
+        let decision = kept.peek(now, cost).1;
+        let free = Definition {
+            rule: &history.rule,
+            allowed: &allowed,
+        };
+        let used = free.used(now);
+        let passes = cost == 0
+            || (used + Fraction::units(cost, &history.rule)
+                <= Fraction::units_wide(capacity, &history.rule)
+                && free.is_patient(now));
+        let ticks_late = tick_us(&history.rule);
+        if decision.verdict == Verdict::Allow {
+            prop_assert!(passes, "allowed what the definition denies");
+        } else if ticks_late == 1 {
+            prop_assert!(!passes, "denied what the definition allows");
+        } else {
+            // In coarse ticks a denial may last less than a tick too long.
+            prop_assert!(!passes || decision.retry_after_us.is_some_and(|w| w < ticks_late));
+        }
+        if decision.verdict == Verdict::Allow && cost > 0 {
+            allowed.push((now, cost));
+        }
+        Ok(())
+    })
+}
+
+/// Units times the window in microseconds: fractions of a unit without rounding.
+struct Fraction;
+
+impl Fraction {
+    fn units(units: u64, rule: &Rule) -> u128 {
+        Self::units_wide(u128::from(units), rule)
+    }
+
+    fn units_wide(units: u128, rule: &Rule) -> u128 {
+        units * u128::from(rule.limit().window_us.get())
+    }
+}
+
+/// A kind as `used` defines it, from nothing but the list of what it allowed.
+struct Definition<'a> {
+    rule: &'a Rule,
+    allowed: &'a [(u64, u64)],
+}
+
+impl Definition<'_> {
+    /// What counts at `now`, as a [`Fraction`].
+    fn used(&self, now: u64) -> u128 {
+        let window = self.rule.limit().window_us.get();
+        let sum = |counts: &dyn Fn(u64) -> bool| {
+            self.allowed
+                .iter()
+                .filter(|(t, _)| counts(*t))
+                .map(|(_, c)| u128::from(*c))
+                .sum::<u128>()
+        };
+        let wide = u128::from(window);
+        match self.rule {
+            Rule::FixedWindow(rule) if rule.anchor() == Anchor::Epoch => {
+                sum(&|t| t / window == now / window) * wide
+            }
+            Rule::FixedWindow(_) => {
+                let (mut start, mut used) = (None, 0);
+                for &(t, c) in self.allowed {
+                    match start {
+                        Some(s) if t < s + window => used += u128::from(c),
+                        _ => (start, used) = (Some(t), u128::from(c)),
+                    }
+                }
+                if start.is_some_and(|s| now < s + window) {
+                    used * wide
+                } else {
+                    0
+                }
+            }
+            Rule::SlidingLog(_) => sum(&|t| t + window > now) * wide,
+            Rule::SlidingCounter(rule) => {
+                let tick = rule.script_numbers()[0];
+                let elapsed = u128::from(now % window / tick * tick);
+                let previous = sum(&|t| t / window + 1 == now / window);
+                let inside = previous * (wide - elapsed) / wide;
+                (sum(&|t| t / window == now / window) + inside) * wide
+            }
+            Rule::TokenBucket(_) | Rule::LeakyBucket(_) => {
+                let count = u128::from(self.rule.limit().count.get());
+                let (mut debt, mut stamp) = (0_u128, 0);
+                let drain = |debt: u128, from: u64, to: u64| {
+                    debt.saturating_sub(u128::from(to - from) * count)
+                };
+                for &(t, c) in self.allowed {
+                    debt = drain(debt, stamp, t) + u128::from(c) * wide;
+                    stamp = t;
+                }
+                drain(debt, stamp, now)
+            }
+        }
+    }
+
+    /// Whether a leaky bucket's next request would wait no longer than it may.
+    fn is_patient(&self, now: u64) -> bool {
+        let Rule::LeakyBucket(rule) = self.rule else {
+            return true;
+        };
+        let delay = self
+            .used(now)
+            .div_ceil(u128::from(rule.limit().count.get()));
+        rule.max_wait_us()
+            .is_none_or(|max_wait| delay <= u128::from(max_wait))
+    }
+}
+
+/// What a bucket counts its time in.
+fn tick_us(rule: &Rule) -> u64 {
+    match rule {
+        Rule::TokenBucket(rule) => rule.script_numbers()[3],
+        Rule::LeakyBucket(rule) => rule.script_numbers()[3],
+        _ => 1,
+    }
+}

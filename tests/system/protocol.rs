@@ -1,0 +1,181 @@
+//! Odd and hostile requests: a clear answer, and the gateway lives on.
+
+use std::time::Duration;
+
+use crate::support::gateway::Gateway;
+use crate::support::http::Connection;
+use crate::support::origin::Origin;
+
+fn gateway(origin: &Origin) -> Gateway {
+    Gateway::start(&format!(
+        r#"
+[server]
+limits = {{ max_header = "8KiB", max_body = "1KiB", header_timeout = "1s" }}
+[upstreams.api]
+servers = ["{}"]
+[policies.login]
+kind = "fixed-window"
+limit = "2/d"
+anchor = "first-request"
+key = "ip"
+[routes.login]
+match = {{ host = "api.example", path = "/v1/login", methods = ["POST"] }}
+upstream = "api"
+policies = ["login"]
+[routes.v1]
+match = {{ host = "api.example", path = "/v1/*" }}
+upstream = "api"
+"#,
+        origin.address
+    ))
+}
+
+/// The status of what is answered to these very bytes; `None` where the connection is closed without an answer.
+fn status_of(gateway: &Gateway, bytes: &[u8]) -> Option<u16> {
+    let mut connection = Connection::open(gateway.address);
+    connection.send(bytes).unwrap();
+    connection
+        .receive(false)
+        .ok()
+        .map(|response| response.status)
+}
+
+#[test]
+fn requests_that_make_no_sense_are_refused() {
+    let origin = Origin::start();
+    let gateway = gateway(&origin);
+    let long = format!(
+        "GET /v1/a HTTP/1.1\r\nHost: api.example\r\nx: {}\r\n\r\n",
+        "y".repeat(9000)
+    );
+    let cases: [(&[u8], Option<u16>); 11] = [
+        (b"GET /v1/a HTTP/1.1\r\nHost: api.example\r\n\r\n", Some(200)),
+        (b"GET /v1/a HTTP/1.1\r\n\r\n", Some(400)),
+        (b"GET /v1/%zz HTTP/1.1\r\nHost: api.example\r\n\r\n", Some(400)),
+        (b"GET /v1/%00 HTTP/1.1\r\nHost: api.example\r\n\r\n", Some(400)),
+        (b"GET /v1/a HTTP/1.1\r\nHost: \xff\r\n\r\n", Some(400)),
+        (b"GET /other HTTP/1.1\r\nHost: api.example\r\n\r\n", Some(404)),
+        (b"GET /v1/a HTTP/1.1\r\nHost: other.example\r\n\r\n", Some(404)),
+        (long.as_bytes(), Some(431)),
+        (b"POST /v1/a HTTP/1.1\r\nHost: api.example\r\nContent-Length: 2000\r\n\r\n", Some(413)),
+        (b"POST /v1/a HTTP/1.1\r\nHost: api.example\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab", Some(400)),
+        (b"garbage\r\n\r\n", Some(400)),
+    ];
+    for (bytes, expected) in cases {
+        let shown = String::from_utf8_lossy(&bytes[..bytes.len().min(80)]).into_owned();
+        assert_eq!(status_of(&gateway, bytes), expected, "{shown:?}");
+    }
+    assert_eq!(origin.count(), 1);
+}
+
+#[test]
+fn a_body_that_grows_past_its_limit_is_cut_off() {
+    let origin = Origin::start();
+    let gateway = gateway(&origin);
+    let chunk = format!("400\r\n{}\r\n", "x".repeat(0x400));
+    let request = format!(
+        "POST /v1/a HTTP/1.1\r\nHost: api.example\r\nTransfer-Encoding: chunked\r\n\r\n{chunk}{chunk}0\r\n\r\n"
+    );
+    assert_eq!(status_of(&gateway, request.as_bytes()), Some(413));
+    assert_eq!(
+        status_of(&gateway, b"GET /v1/a HTTP/1.1\r\nHost: api.example\r\n\r\n"),
+        Some(200)
+    );
+}
+
+#[test]
+fn no_spelling_of_a_path_evades_its_limit() {
+    let origin = Origin::start();
+    let gateway = gateway(&origin);
+    let spellings = [
+        "/v1/login",
+        "/v1//login",
+        "/v1/login/",
+        "/v1/./login",
+        "/v1/x/../login",
+        "/v1/%6Cogin",
+        "/v1/%6cogin",
+        "//v1/login",
+        "/v1/x/%2e%2e/login",
+        "/V1/LOGIN",
+        "/v1/login?x=1",
+    ];
+    let mut allowed = 0;
+    for spelling in spellings {
+        for _ in 0..2 {
+            let mut connection = Connection::open(gateway.address);
+            let response = connection.ask("POST", spelling, &[("content-length", "0")]);
+            assert!(
+                matches!(response.status, 200 | 429),
+                "{spelling}: {response:?}"
+            );
+            allowed += usize::from(response.status == 200);
+        }
+    }
+    assert_eq!(allowed, 2);
+    assert_eq!(origin.count(), 2);
+}
+
+#[test]
+fn a_head_that_drips_is_cut_off_and_a_silent_connection_too() {
+    let origin = Origin::start();
+    let gateway = gateway(&origin);
+    let mut silent = Connection::open(gateway.address);
+    let mut dripping = Connection::open(gateway.address);
+    let mut cut = false;
+    for byte in b"GET /v1/a HTTP/1.1\r\nHost: api.example\r\nx-slow: yes\r\n"
+        .iter()
+        .cycle()
+        .take(400)
+    {
+        if dripping.send([*byte]).is_err() || dripping.is_closed_within(Duration::from_millis(50)) {
+            cut = true;
+            break;
+        }
+    }
+    assert!(cut, "a head may take for ever");
+    assert!(silent.is_closed_within(Duration::from_secs(10)));
+    // A connection that was served keeps its deadline for the next head.
+    let mut kept = Connection::open(gateway.address);
+    assert_eq!(kept.ask("GET", "/v1/a", &[]).status, 200);
+    kept.send("GET /v1/a HT").unwrap();
+    assert!(kept.is_closed_within(Duration::from_secs(10)));
+}
+
+#[test]
+fn requests_in_one_packet_are_answered_in_order() {
+    let origin = Origin::start();
+    let gateway = gateway(&origin);
+    let mut connection = Connection::open(gateway.address);
+    let one = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: api.example\r\n\r\n");
+    connection
+        .send([one("/v1/status/201"), one("/none"), one("/v1/a")].concat())
+        .unwrap();
+    for expected in [200, 404, 200] {
+        assert_eq!(connection.receive(false).unwrap().status, expected);
+    }
+}
+
+#[test]
+fn a_flood_of_nonsense_leaves_nothing_behind() {
+    let origin = Origin::start();
+    let gateway = gateway(&origin);
+    for seed in 0..200_u64 {
+        let mut bytes = Vec::new();
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        for _ in 0..(seed % 64) {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            bytes.push(state.to_be_bytes()[3]);
+        }
+        bytes.extend_from_slice(b"\r\n\r\n");
+        let mut connection = Connection::open(gateway.address);
+        let _ = connection.send(&bytes);
+    }
+    gateway.await_metric("tollgate_http_in_flight_requests", 0.0);
+    assert_eq!(
+        status_of(&gateway, b"GET /v1/a HTTP/1.1\r\nHost: api.example\r\n\r\n"),
+        Some(200)
+    );
+}
