@@ -73,11 +73,6 @@ pub(crate) fn is_unverified(source: &KeySource) -> bool {
 }
 
 #[cfg(test)]
-#[expect(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test that cannot go on should stop loudly"
-)]
 mod tests {
     use super::*;
 

@@ -177,10 +177,6 @@ fn floor_char_boundary(text: &str, at: usize) -> usize {
 }
 
 #[cfg(test)]
-#[expect(
-    clippy::unwrap_used,
-    reason = "a test that cannot go on should stop loudly"
-)]
 mod tests {
     use super::*;
 

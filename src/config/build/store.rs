@@ -248,10 +248,6 @@ fn parse_url(url: &str) -> Result<StoreUrl, (Code, String, String)> {
 }
 
 #[cfg(test)]
-#[expect(
-    clippy::unwrap_used,
-    reason = "a test that cannot go on should stop loudly"
-)]
 mod tests {
     use super::*;
 
