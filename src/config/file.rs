@@ -7,11 +7,11 @@ use ipnet::IpNet;
 use tracing::level_filters::LevelFilter;
 
 use super::ClientIpInLogs;
-use super::decode::{List, Named, Pairs, table, words};
+use super::collections::{List, Named, Pairs};
+use super::decode::{table, words};
 use super::items::{Item, Key, ServerAt, UseItem};
-use super::values::{
-    CostUnits, FieldValue, FilePath, HostField, Percent, Size, Span, Units, Version, Wanted, Whole,
-};
+use super::values::{CostUnits, FilePath, Percent, Size, Span, Units, Version, Whole};
+use super::wire::{FieldValue, HostField, Wanted};
 use crate::answer::{Legacy, UpstreamFields, When};
 use crate::check::{Mode, OnMissingKey, OnStoreFailure, Scope, Unit};
 use crate::decide::{Anchor, Limit};

@@ -1,6 +1,7 @@
 //! Values with more than one form: keys, servers, the items of a route's policies.
 
-use super::decode::{At, Decode, List, Reader};
+use super::collections::List;
+use super::decode::{At, Decode, Reader};
 use super::error::{Code, Finding};
 use super::file::{ItemTable, UseTable, WeightedServer};
 use super::key_source;

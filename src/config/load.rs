@@ -1,6 +1,7 @@
 //! From a path to a configuration, or to all the reasons why there is none.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::Config;
@@ -13,7 +14,7 @@ use super::source::Sources;
 use super::tree::Node;
 
 /// How to load.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct LoadOptions {
     /// Whether the files that settings name (secrets, passwords, bodies) are read. The configuration itself and
     /// what it includes always is. A configuration that is loaded without is good for checking, not for running.
@@ -23,7 +24,6 @@ pub struct LoadOptions {
 }
 
 /// What came of it.
-#[derive(Debug)]
 pub struct Loaded {
     /// The configuration; none if there is an error among the diagnostics.
     pub config: Option<Config>,
@@ -33,6 +33,17 @@ pub struct Loaded {
     pub files: Vec<PathBuf>,
     pub(super) document: Option<Node>,
     pub(super) sources: Sources,
+}
+
+/// Without the text, which may hold secrets.
+impl fmt::Debug for Loaded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Loaded")
+            .field("config", &self.config)
+            .field("diagnostics", &self.diagnostics)
+            .field("files", &self.files)
+            .finish_non_exhaustive()
+    }
 }
 
 impl LoadOptions {

@@ -3,6 +3,7 @@
 //! `document` puts the text together (includes, environment, defaults), `decode` reads it, `build` proves it.
 
 mod build;
+mod collections;
 mod decode;
 mod document;
 mod dump;
@@ -19,6 +20,7 @@ mod summary;
 mod tree;
 mod units;
 mod values;
+mod wire;
 
 use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroUsize};

@@ -234,9 +234,12 @@ impl Converter<'_> {
     /// Whether the text may be something that must not be shown.
     fn is_secret(&self, text: &str) -> bool {
         let key = self.path.last().map_or("", String::as_str);
+        // Credentials in a well-formed URL are found by their shape; this is for those that are not.
+        let shapeless = |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '\\');
+        let odd_url = text.contains('@') && (text.contains(shapeless) || !text.contains("://"));
         sounds_secret(key)
-            || (key == "url" && text.contains('@') && !text.contains("://"))
-            || self.path.iter().any(|key| key == "add_headers")
+            || (key == "url" && odd_url)
+            || self.path.iter().any(|key| key.starts_with("add_header"))
     }
 }
 
@@ -272,23 +275,40 @@ fn sounds_secret(key: &str) -> bool {
         "authorization",
         "cookie",
         "credential",
+        "api-key",
+        "api_key",
+        "apikey",
     ]
     .iter()
     .any(|word| key.contains(word))
         && !key.ends_with("_file")
 }
 
-/// Hides secrets in text that does not parse: what follows the `=` of a field that sounds like one.
+/// Hides secrets in text that does not parse: the rest of a line after a field that sounds like one, and the rest of
+/// the text where that begins a text of several lines.
 fn hide_by_line(text: &str, source: usize, sources: &mut Sources) {
     let mut start = 0;
     for line in text.split_inclusive('\n') {
-        if let Some((key, _)) = line.split_once('=')
-            && (sounds_secret(key) || line.contains("add_headers"))
-        {
+        let secret = line.match_indices('=').find(|(at, _)| {
+            let before = line.get(..*at).unwrap_or_default().trim_end();
+            let key = before
+                .rsplit([' ', '\t', '{', ','])
+                .next()
+                .unwrap_or_default();
+            sounds_secret(key) || before.contains("add_header")
+        });
+        if let Some((at, sign)) = secret {
+            let rest = line.get(at..).unwrap_or_default();
+            let several_lines = rest.contains("\"\"\"") || rest.contains("'''");
+            let end = if several_lines {
+                text.len()
+            } else {
+                start + line.trim_end().len()
+            };
             sources.hide(Place {
                 source,
-                start: start + key.len() + 1,
-                end: start + line.trim_end().len(),
+                start: start + at + sign.len(),
+                end,
             });
         }
         start += line.len();

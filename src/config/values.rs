@@ -1,16 +1,12 @@
-//! Single values as written: quantities within their bounds, addresses, names of header fields.
+//! Quantities as written, within their bounds.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
-use http::{HeaderName, HeaderValue};
-use ipnet::IpNet;
-
-use super::decode::{Decode, Reader, quoted};
+use super::decode::{Decode, Reader};
 use super::error::{Code, Finding};
 use super::shape::Shape;
 use super::tree::{Node, Value};
-use super::units::{self, Refusal};
+use super::units;
 use crate::decide::Limit;
 
 /// A whole number from `MIN` to `MAX`.
@@ -36,24 +32,6 @@ pub(crate) struct Version;
 /// A path of a file, as written.
 #[derive(Clone, Debug)]
 pub(crate) struct FilePath(pub(crate) String);
-
-/// The value of a header field.
-#[derive(Clone, Debug)]
-pub(crate) struct FieldValue(pub(crate) HeaderValue);
-
-/// A value to match: a text, or `true` for any.
-#[derive(Clone, Debug)]
-pub(crate) enum Wanted {
-    Any,
-    Text(String),
-}
-
-/// `"keep"`, or a host to send.
-#[derive(Clone, Debug)]
-pub(crate) enum HostField {
-    Keep,
-    Send(HeaderValue),
-}
 
 /// The largest limit, burst or cost, as JSON Schema and TOML write it.
 const UNITS_MAX: i64 = 1_000_000_000_000;
@@ -284,203 +262,5 @@ impl Decode for FilePath {
             return None;
         }
         Some(Self(path.to_owned()))
-    }
-}
-
-impl Decode for SocketAddr {
-    fn shape() -> Shape {
-        Shape::Text(":[0-9]+$")
-    }
-
-    fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
-        let text = reader.text(node, "an address such as \"127.0.0.1:8080\"")?;
-        if let Ok(address) = text.parse() {
-            return Some(address);
-        }
-        reader.refuse(
-            Code::E025,
-            node,
-            Refusal::new(
-                format!("`{text}` is not an address to listen on"),
-                listen_advice(text),
-            ),
-        );
-        None
-    }
-}
-
-fn listen_advice(text: &str) -> String {
-    if let Some(port) = text.strip_prefix(':').or(Some(text))
-        && port.parse::<u16>().is_ok()
-    {
-        return format!("write the address too: \"0.0.0.0:{port}\" or \"127.0.0.1:{port}\"");
-    }
-    if let Some((host, port)) = text.rsplit_once(':') {
-        if host == "localhost" {
-            return format!("write the address: \"127.0.0.1:{port}\"");
-        }
-        let bracketed = format!("[{host}]:{port}");
-        if bracketed.parse::<SocketAddr>().is_ok() {
-            return format!("write \"{bracketed}\"");
-        }
-    }
-    if text.parse::<std::net::Ipv4Addr>().is_ok() {
-        return format!("write the port too: \"{text}:8080\"");
-    }
-    "write an IP address and a port: \"127.0.0.1:8080\", \"[::]:8080\"".to_owned()
-}
-
-impl Decode for IpNet {
-    fn shape() -> Shape {
-        Shape::Text("^[0-9a-fA-F.:]+(/[0-9]+)?$")
-    }
-
-    fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
-        let text = reader.text(node, "a network such as \"10.0.0.0/8\"")?;
-        // One address is the network of itself.
-        if let Ok(address) = text.parse::<std::net::IpAddr>() {
-            return Some(Self::from(address));
-        }
-        let help = match text.parse::<Self>() {
-            Ok(network) if network.addr() == network.network() => return Some(network),
-            Ok(network) => format!("write the network: \"{}\"", network.trunc()),
-            Err(_) => {
-                "write a network: \"10.0.0.0/8\", \"2001:db8::/32\", or an address".to_owned()
-            }
-        };
-        reader.refuse(
-            Code::E023,
-            node,
-            Refusal::new(format!("`{text}` is not a network"), help),
-        );
-        None
-    }
-}
-
-impl Decode for FieldValue {
-    fn shape() -> Shape {
-        Shape::Text("")
-    }
-
-    fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
-        let text = reader.text(node, "a text")?;
-        // The text may be a credential: it is not repeated.
-        HeaderValue::from_str(text)
-            .map(Self)
-            .map_err(|_| {
-                reader.report(
-                    Finding::new(
-                        Code::E028,
-                        node.place,
-                        format!(
-                            "the value of `{}` cannot stand in a header field",
-                            reader.key()
-                        ),
-                    )
-                    .help("a header field has visible characters and spaces, no line breaks"),
-                );
-            })
-            .ok()
-    }
-}
-
-impl Decode for HeaderName {
-    fn shape() -> Shape {
-        Shape::Text("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
-    }
-
-    fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
-        let text = reader.text(node, "the name of a header field")?;
-        Self::from_bytes(text.as_bytes())
-            .map_err(|_| {
-                reader.refuse(
-                    Code::E028,
-                    node,
-                    Refusal::new(
-                        format!("`{text}` is not the name of a header field"),
-                        "a name has letters, digits and -",
-                    ),
-                );
-            })
-            .ok()
-    }
-}
-
-impl Decode for http::Method {
-    fn shape() -> Shape {
-        Shape::Text("^[A-Z!#$%&'*+.^_`|~0-9-]+$")
-    }
-
-    fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
-        let text = reader.text(node, "a method such as \"GET\"")?;
-        let upper = text.to_ascii_uppercase();
-        match Self::from_bytes(text.as_bytes()) {
-            Ok(method) if text == upper => Some(method),
-            found => {
-                let help = match found {
-                    Ok(_) => format!("methods are case-sensitive: write \"{upper}\""),
-                    Err(_) => "write a method: \"GET\", \"POST\"".to_owned(),
-                };
-                reader.refuse(
-                    Code::E028,
-                    node,
-                    Refusal::new(format!("`{text}` is not a method"), help),
-                );
-                None
-            }
-        }
-    }
-}
-
-impl Decode for Wanted {
-    fn shape() -> Shape {
-        Shape::AnyOf(vec![Shape::Text(""), Shape::True])
-    }
-
-    fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
-        match &node.value {
-            Value::Text(text) => Some(Self::Text(text.clone())),
-            Value::Flag(true) => Some(Self::Any),
-            Value::Flag(false) => {
-                reader.wrong_type(
-                    node,
-                    "a text, or true for any value",
-                    "a route cannot ask for something to be absent; let a less specific route take those",
-                );
-                None
-            }
-            _ => {
-                reader.wrong_type(node, "a text, or true for any value", "");
-                None
-            }
-        }
-    }
-}
-
-impl Decode for HostField {
-    fn shape() -> Shape {
-        Shape::Text("")
-    }
-
-    fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
-        let text = reader.text(node, &quoted(&["keep", "a host"]))?;
-        if text == "keep" {
-            return Some(Self::Keep);
-        }
-        let host = text.parse::<http::uri::Authority>().ok();
-        match host.and_then(|_| HeaderValue::from_str(text).ok()) {
-            Some(value) if !text.contains('@') => Some(Self::Send(value)),
-            _ => {
-                reader.refuse(
-                    Code::E025,
-                    node,
-                    Refusal::new(
-                        format!("`{text}` is not a host"),
-                        "write \"keep\" for the client's, or a host: \"internal.example\"",
-                    ),
-                );
-                None
-            }
-        }
     }
 }

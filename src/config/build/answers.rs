@@ -3,17 +3,15 @@
 use http::{HeaderName, HeaderValue, StatusCode};
 
 use super::{Builder, by_name, value};
-use crate::answer::template::Template;
+use crate::answer::template::{PLACEHOLDERS, Template};
 use crate::answer::{self, Reject};
-use crate::config::decode::{At, Decode, Pairs, Reader};
+use crate::config::collections::Pairs;
+use crate::config::decode::{At, Decode, Reader};
 use crate::config::error::{Code, Finding, Findings, did_you_mean};
 use crate::config::file::{File, RateLimitFields, Reject as Written};
 use crate::config::source::Sources;
 use crate::config::tree::{Node, Value};
-use crate::config::values::FieldValue;
-
-/// What the texts of a reject may hold.
-const PLACEHOLDERS: [&str; 5] = ["policy", "limit", "window", "retry_after", "request_id"];
+use crate::config::wire::FieldValue;
 
 /// Fields that the gateway sets itself; another value would break the message.
 const OURS: [&str; 8] = [
@@ -50,6 +48,7 @@ impl Builder<'_> {
         let title = self.template(name, written.title.as_ref());
         let detail = self.template(name, written.detail.as_ref());
         let headers = self.header_fields(written.headers.as_ref());
+        self.check_reserved(written.headers.as_ref());
         let bodies = self.bodies(name, written);
         let problem_type = written.r#type.as_ref()?;
         if problem_type.value.is_empty()
@@ -97,13 +96,13 @@ impl Builder<'_> {
 
     fn template(&self, reject: &str, text: Option<&At<String>>) -> Option<Template> {
         let text = text?;
-        Template::parse(&text.value, &PLACEHOLDERS)
+        Template::parse(&text.value, PLACEHOLDERS)
             .map_err(|unknown| self.unknown_placeholder(reject, &unknown.name, text.place))
             .ok()
     }
 
     fn unknown_placeholder(&self, reject: &str, name: &str, place: crate::config::source::Place) {
-        let near = did_you_mean(name, PLACEHOLDERS);
+        let near = did_you_mean(name, PLACEHOLDERS.iter().copied());
         self.findings.add(
             Finding::new(
                 Code::E029,
@@ -111,7 +110,7 @@ impl Builder<'_> {
                 format!("unknown placeholder `{{{name}}}` in reject `{reject}`"),
             )
             .label(near.map_or_else(String::new, |near| format!("did you mean `{{{near}}}`?")))
-            .note("allowed here: {policy}, {limit}, {window}, {retry_after}, {request_id}"),
+            .note("allowed here: {policy}, {limit}, {window}, {retry_after}, {request_id}; a brace of the text is written twice"),
         );
     }
 
@@ -144,7 +143,7 @@ impl Builder<'_> {
                 } else {
                     String::new()
                 };
-                let template = Template::parse(&text, &PLACEHOLDERS)
+                let template = Template::parse(&text, PLACEHOLDERS)
                     .map_err(|unknown| self.unknown_placeholder(reject, &unknown.name, path.place))
                     .ok()?;
                 Some((media_type.value.to_ascii_lowercase().into(), template))
@@ -165,6 +164,25 @@ impl Builder<'_> {
             .map(|(name, field)| Some((self.header_name(name, true)?, field.value.0.clone())))
             .collect();
         built.into_iter().collect()
+    }
+
+    /// A denial's fields must not break its framing, nor let a cache keep it.
+    fn check_reserved(&self, pairs: Option<&At<Pairs<FieldValue>>>) {
+        let names = pairs.into_iter().flat_map(|pairs| &pairs.value.0);
+        for (name, _) in names {
+            let Ok(parsed) = HeaderName::from_bytes(name.value.as_bytes()) else {
+                continue;
+            };
+            // Those of every message are reported as such.
+            if Reject::is_reserved(&parsed) && !OURS.contains(&parsed.as_str()) {
+                self.error(
+                    Code::E028,
+                    name.place,
+                    format!("a denial's `{parsed}` is set by the gateway"),
+                    "take it out",
+                );
+            }
+        }
     }
 
     /// The name of a header field; one to send must not be the gateway's own.

@@ -15,7 +15,8 @@ use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 pub use store::store_settings;
 
 use super::Config;
-use super::decode::{At, Named};
+use super::collections::Named;
+use super::decode::At;
 use super::error::{Code, Finding, Findings, did_you_mean};
 use super::file::File;
 use super::source::{Place, Sources};

@@ -10,12 +10,14 @@ use super::policies::Policies;
 use super::{Builder, by_name, path, value};
 use crate::check::KeySource;
 use crate::check::{Demand, Use};
-use crate::config::decode::{At, List, Pairs};
+use crate::config::collections::{List, Pairs};
+use crate::config::decode::At;
 use crate::config::error::{Code, Finding};
 use crate::config::file::{File, Match, Route as Written};
 use crate::config::items::{Item, UseItem};
 use crate::config::source::Place;
-use crate::config::values::Wanted;
+use crate::config::units::Refusal;
+use crate::config::wire::Wanted;
 use crate::config::{Action, Route};
 use crate::decide::Cost;
 use crate::route::pattern::{Host, Path, Segment, Value};
@@ -207,19 +209,12 @@ impl Builder<'_> {
         })
     }
 
-    fn refused(
-        &self,
-        code: Code,
-        what: &str,
-        place: Place,
-        refusal: crate::config::units::Refusal,
-    ) {
-        self.error(
-            code,
-            place,
-            format!("{what} {}", refusal.why),
-            refusal.help.unwrap_or_default(),
-        );
+    fn refused(&self, code: Code, what: &str, place: Place, refusal: Refusal) {
+        let finding = Finding::new(code, place, format!("{what} {}", refusal.why));
+        self.findings.add(match refusal.help {
+            Some(help) => finding.help(help),
+            None => finding,
+        });
     }
 
     fn one_or_several<'w>(

@@ -191,7 +191,8 @@ pub fn store_settings(url: &str, timeout: Duration) -> Result<valkey::Settings, 
 
 /// Takes a URL apart. What it says of a failure never repeats the URL: it may hold a password.
 fn parse_url(url: &str) -> Result<StoreUrl, (Code, String, String)> {
-    let shape = "write valkey://host:port, with /number for a database";
+    let shape =
+        "write valkey://host:port, with /number for a database; a password goes to password_file";
     let refuse = |why: &str| Err((Code::E025, why.to_owned(), shape.to_owned()));
     let Some((scheme, rest)) = url.split_once("://") else {
         return refuse("has no scheme");
@@ -247,10 +248,6 @@ fn parse_url(url: &str) -> Result<StoreUrl, (Code, String, String)> {
 }
 
 #[cfg(test)]
-#[expect(
-    clippy::unwrap_used,
-    reason = "a test that cannot go on should stop loudly"
-)]
 mod tests {
     use super::*;
 

@@ -7,7 +7,7 @@ use super::{Builder, by_name, non_zero_u32, value};
 use crate::config::decode::At;
 use crate::config::error::Code;
 use crate::config::file::{File, Upstream as Written};
-use crate::config::values::HostField;
+use crate::config::wire::HostField;
 use crate::config::{Target, Timeouts, Upstream};
 
 impl Builder<'_> {

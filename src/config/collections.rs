@@ -1,0 +1,81 @@
+//! Lists, and tables with names of the operator's choice.
+
+use super::decode::{At, Decode, Reader};
+use super::shape::{NAME, Shape};
+use super::tree::{Node, Value};
+
+/// Several values.
+#[derive(Clone, Debug)]
+pub(crate) struct List<T> {
+    pub(crate) items: Vec<At<T>>,
+    /// Whether all of them could be read.
+    pub(crate) complete: bool,
+}
+
+/// A table with names of the operator's choice, each a good label.
+#[derive(Clone, Debug)]
+pub(crate) struct Named<T>(pub(crate) Vec<(At<String>, At<T>)>);
+
+/// A table whose keys are anything.
+#[derive(Clone, Debug)]
+pub(crate) struct Pairs<T>(pub(crate) Vec<(At<String>, At<T>)>);
+
+fn pairs<T: Decode>(node: &Node, reader: &Reader<'_>) -> Option<Vec<(At<String>, At<T>)>> {
+    let Value::Table(entries) = &node.value else {
+        reader.wrong_type(node, "a table", "");
+        return None;
+    };
+    Some(
+        entries
+            .iter()
+            .filter_map(|entry| {
+                let name = At {
+                    value: entry.key.clone(),
+                    place: entry.place,
+                };
+                Some((name, reader.read(&entry.key, &entry.node)?))
+            })
+            .collect(),
+    )
+}
+
+impl<T: Decode> Decode for Named<T> {
+    fn shape() -> Shape {
+        Shape::Map(NAME, Box::new(T::shape()))
+    }
+
+    fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
+        for entry in node.entries() {
+            reader.check_name(entry);
+        }
+        pairs(node, reader).map(Self)
+    }
+}
+
+impl<T: Decode> Decode for Pairs<T> {
+    fn shape() -> Shape {
+        Shape::Map("", Box::new(T::shape()))
+    }
+
+    fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
+        pairs(node, reader).map(Self)
+    }
+}
+
+impl<T: Decode> Decode for List<T> {
+    fn shape() -> Shape {
+        Shape::List(Box::new(T::shape()))
+    }
+
+    fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
+        let Value::List(items) = &node.value else {
+            reader.wrong_type(node, "an array", "write [ … ] around it");
+            return None;
+        };
+        let read: Vec<At<T>> = items.iter().filter_map(|item| reader.item(item)).collect();
+        Some(Self {
+            complete: read.len() == items.len(),
+            items: read,
+        })
+    }
+}
