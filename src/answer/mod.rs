@@ -245,5 +245,14 @@ pub fn annotate(
     )
 }
 
-/// stub
-pub static FIELDS: [HeaderName; 1] = [HeaderName::from_static("ratelimit")];
+/// The fields of an upstream's answer that [`annotate`] reads and writes.
+pub static FIELDS: [HeaderName; 8] = [
+    HeaderName::from_static("ratelimit-policy"),
+    HeaderName::from_static("ratelimit"),
+    http::header::RETRY_AFTER,
+    HeaderName::from_static("x-ratelimit-limit"),
+    HeaderName::from_static("x-ratelimit-remaining"),
+    HeaderName::from_static("x-ratelimit-reset"),
+    http::header::ACCESS_CONTROL_ALLOW_ORIGIN,
+    http::header::ACCESS_CONTROL_EXPOSE_HEADERS,
+];

@@ -48,10 +48,6 @@ fn is_denial(decision: &Decision) -> bool {
 }
 
 #[cfg(test)]
-#[expect(
-    clippy::unwrap_used,
-    reason = "a test that cannot go on should stop loudly"
-)]
 mod tests {
     use std::num::NonZeroU64;
 

@@ -155,6 +155,10 @@ pub fn response_head(
         return Ok(());
     }
     ctx.upstream.status = Some(head.status);
+    if head.version < http::Version::HTTP_11 {
+        // The version is ours: that of the upstream says nothing of this connection.
+        head.set_version(http::Version::HTTP_11);
+    }
     let mut fields = HeaderMap::new();
     for name in &answer::FIELDS {
         for value in head.headers.get_all(name) {

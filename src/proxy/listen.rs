@@ -36,7 +36,7 @@ const MALFORMED: &str = "HTTP/1.1 400 Bad Request\r\nContent-Type: application/p
 
 /// What is answered to CONNECT.
 const NOT_ALLOWED: &str = "HTTP/1.1 405 Method Not Allowed\r\nContent-Type: application/problem+json\r\n\
-    Content-Length: 102\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n\
+    Content-Length: 101\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n\
     {\"type\":\"about:blank\",\"title\":\"Method Not Allowed\",\"status\":405,\"detail\":\"CONNECT is not supported.\"}";
 
 /// Serves one kind of connection: HTTP/1.1 in the clear.

@@ -1,13 +1,5 @@
 //! What the client sees: every denial as bytes, and our fields beside the upstream's.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a test that stumbles has failed"
-)]
-
 mod fields;
 mod properties;
 mod refusals;
@@ -21,7 +13,8 @@ use sfv::{BareItem, List, ListEntry, Parser};
 use tollgate::answer::template::{PLACEHOLDERS, Template, UnknownPlaceholder};
 use tollgate::answer::words;
 use tollgate::answer::{
-    Answer, Asked, Legacy, Refusal, Reject, Settings, UpstreamFields, When, annotate, refuse,
+    Answer, Asked, FIELDS, Legacy, Refusal, Reject, Settings, UpstreamFields, When, annotate,
+    refuse,
 };
 use tollgate::check::{
     Check, EntityKey, Generation, KeySource, Mode, OnMissingKey, OnStoreFailure, Policy, Ruling,

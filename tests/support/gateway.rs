@@ -80,21 +80,21 @@ impl Gateway {
     /// The value of a series, written as in the exposition.
     pub(crate) fn metric(&self, series: &str) -> f64 {
         let text = self.scrape();
-        text.lines()
-            .find_map(|line| line.strip_prefix(series)?.strip_prefix(' '))
-            .unwrap_or_else(|| panic!("no series {series} in\n{text}"))
-            .parse()
-            .unwrap()
+        value_in(&text, series).unwrap_or_else(|| panic!("no series {series} in\n{text}"))
     }
 
-    /// Waits until a series has this value.
+    /// Waits until a series has this value: what is counted is counted after the answer is sent.
     pub(crate) fn await_metric(&self, series: &str, value: f64) {
         let deadline = monotonic_now() + PATIENCE;
-        while (self.metric(series) - value).abs() > f64::EPSILON {
+        loop {
+            let text = self.scrape();
+            let found = value_in(&text, series);
+            if found.is_some_and(|found| (found - value).abs() < f64::EPSILON) {
+                return;
+            }
             assert!(
                 monotonic_now() < deadline,
-                "{series} is {}, not {value}",
-                self.metric(series)
+                "{series} is {found:?}, not {value}, in\n{text}"
             );
             std::thread::park_timeout(Duration::from_millis(10));
         }
@@ -146,6 +146,13 @@ impl Drop for Gateway {
         }
         let _ = fs::remove_dir_all(&self.folder);
     }
+}
+
+fn value_in(exposition: &str, series: &str) -> Option<f64> {
+    exposition
+        .lines()
+        .find_map(|line| line.strip_prefix(series)?.strip_prefix(' '))
+        .map(|value| value.parse().unwrap())
 }
 
 /// The binary, to be run with these arguments.

@@ -162,8 +162,8 @@ policies = ["watched", "off"]
             "tollgate_policy_decisions_total{{decision=\"{decision}\",policy=\"watched\",route=\"all\",source=\"local\"}}"
         )
     };
-    assert!((gateway.metric(&series("allow")) - 2.0).abs() < f64::EPSILON);
-    assert!((gateway.metric(&series("shadow_deny")) - 3.0).abs() < f64::EPSILON);
+    gateway.await_metric(&series("allow"), 2.0);
+    gateway.await_metric(&series("shadow_deny"), 3.0);
 }
 
 #[test]

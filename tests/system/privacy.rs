@@ -122,9 +122,14 @@ upstream = "demo"
 policies = ["caller"]
 "#,
     );
-    // The first of each makes its series: 200, and 404 has none here.
+    // The first of each makes its series.
     gateway.get("/");
     get_with(gateway.address, "/", &[("x-api-key", "0")]);
+    let requests = |code: u16| {
+        format!("tollgate_http_requests_total{{code=\"{code}\",method=\"GET\",route=\"all\"}}")
+    };
+    gateway.await_metric(&requests(403), 1.0);
+    gateway.await_metric(&requests(200), 1.0);
     let before = gateway.scrape().lines().count();
     let mut connection = crate::support::http::Connection::open(gateway.address);
     for caller in 0..500 {

@@ -162,7 +162,6 @@ fn bad_reply(found: &str) -> StoreError {
 }
 
 #[cfg(test)]
-#[expect(clippy::panic, reason = "a test that cannot go on should stop loudly")]
 mod tests {
     use super::*;
 
