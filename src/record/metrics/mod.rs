@@ -1,37 +1,25 @@
 //! What Prometheus sees. Labels are names of the configuration or variants of closed enums, resolved when the
 //! configuration is loaded; nothing that a client sent becomes one.
 
-use std::sync::{Arc, OnceLock};
+mod labels;
+mod route;
 
-use http::{Method, StatusCode};
+use std::sync::Arc;
+
 use prometheus::core::Collector;
 use prometheus::{
     Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
     IntGaugeVec, Opts, Registry, TextEncoder,
 };
 
-use crate::check::{Policy, Scope, Source};
+pub use labels::{CodeClass, Verdict};
+use route::RouteFamilies;
+pub use route::RouteMetrics;
+
+use crate::check::Policy;
 
 /// The route label of requests that no route matched.
 const UNMATCHED: &str = "_unmatched";
-
-/// The method label of methods that are nobody's standard.
-const OTHER: &str = "_OTHER";
-
-const METHODS: [Method; 9] = [
-    Method::GET,
-    Method::HEAD,
-    Method::POST,
-    Method::PUT,
-    Method::DELETE,
-    Method::CONNECT,
-    Method::OPTIONS,
-    Method::TRACE,
-    Method::PATCH,
-];
-
-/// Three-digit codes from 100 to 599; what an upstream makes up beyond them counts as 599.
-const CODES: usize = 500;
 
 const OVERHEAD_BUCKETS: [f64; 10] = [
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,
@@ -43,85 +31,6 @@ const STORE_BUCKETS: [f64; 9] = [
     0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,
 ];
 const QUEUE_BUCKETS: [f64; 10] = [0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
-
-/// What a policy did with a request.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Verdict {
-    /// It let it pass.
-    Allow,
-    /// It denied it.
-    Deny,
-    /// It would have.
-    ShadowDeny,
-    /// It did not apply.
-    Skip,
-}
-
-impl Verdict {
-    const ALL: [Self; 4] = [Self::Allow, Self::Deny, Self::ShadowDeny, Self::Skip];
-
-    /// The label's value.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Allow => "allow",
-            Self::Deny => "deny",
-            Self::ShadowDeny => "shadow_deny",
-            Self::Skip => "skip",
-        }
-    }
-}
-
-/// The class of an upstream's answer.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum CodeClass {
-    /// 1xx.
-    Informational,
-    /// 2xx.
-    Success,
-    /// 3xx.
-    Redirection,
-    /// 4xx.
-    ClientError,
-    /// 5xx, and what is no status at all.
-    ServerError,
-    /// There was no answer.
-    None,
-}
-
-impl CodeClass {
-    const ALL: [Self; 6] = [
-        Self::Informational,
-        Self::Success,
-        Self::Redirection,
-        Self::ClientError,
-        Self::ServerError,
-        Self::None,
-    ];
-
-    /// The class of this status.
-    #[must_use]
-    pub fn of(status: StatusCode) -> Self {
-        match status.as_u16() / 100 {
-            1 => Self::Informational,
-            2 => Self::Success,
-            3 => Self::Redirection,
-            4 => Self::ClientError,
-            _ => Self::ServerError,
-        }
-    }
-
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Informational => "1xx",
-            Self::Success => "2xx",
-            Self::Redirection => "3xx",
-            Self::ClientError => "4xx",
-            Self::ServerError => "5xx",
-            Self::None => "none",
-        }
-    }
-}
 
 /// A route as metrics know it.
 #[derive(Debug)]
@@ -154,25 +63,6 @@ pub struct Metrics {
     pub local_keys: IntGauge,
     /// Lines of the access log that were dropped.
     pub access_log_suppressed: IntCounter,
-}
-
-/// The series of a route.
-#[derive(Debug)]
-pub struct RouteMetrics {
-    name: Box<str>,
-    requests: IntCounterVec,
-    /// Counters by method, then code; each made when first met.
-    by_method: [OnceLock<ByCode>; METHODS.len() + 1],
-    duration: Histogram,
-    decisions: Vec<(usize, DecisionMetrics)>,
-}
-
-type ByCode = Box<[OnceLock<IntCounter>]>;
-
-#[derive(Debug)]
-struct DecisionMetrics {
-    home: Source,
-    counters: [[Option<IntCounter>; 3]; 4],
 }
 
 /// The series of a policy.
@@ -328,46 +218,6 @@ impl Metrics {
     }
 }
 
-impl RouteMetrics {
-    /// Counts a request.
-    pub fn request(&self, method: &str, status: u16, seconds: f64) {
-        let slot = METHODS
-            .iter()
-            .position(|known| known.as_str() == method)
-            .unwrap_or(METHODS.len());
-        let code = usize::from(status.clamp(100, 599));
-        let by_code = self
-            .by_method
-            .get(slot)
-            .map(|codes| codes.get_or_init(|| (0..CODES).map(|_| OnceLock::new()).collect()));
-        if let Some(counter) = by_code.and_then(|codes| codes.get(code - 100)) {
-            counter
-                .get_or_init(|| {
-                    let method = METHODS.get(slot).map_or(OTHER, Method::as_str);
-                    self.requests
-                        .with_label_values(&[&*self.name, method, &code.to_string()])
-                })
-                .inc();
-        }
-        self.duration.observe(seconds);
-    }
-
-    /// Counts what a policy did; `source` is where, and by default where the policy counts.
-    pub fn decision(&self, policy: usize, verdict: Verdict, source: Option<Source>) {
-        let Some((_, metrics)) = self.decisions.iter().find(|(index, _)| *index == policy) else {
-            return;
-        };
-        let source = source.unwrap_or(metrics.home);
-        if let Some(Some(counter)) = metrics
-            .counters
-            .get(verdict as usize)
-            .and_then(|by_source| by_source.get(source as usize))
-        {
-            counter.inc();
-        }
-    }
-}
-
 impl UpstreamMetrics {
     /// Counts an answer.
     pub fn answered(&self, class: CodeClass, seconds: f64) {
@@ -375,56 +225,6 @@ impl UpstreamMetrics {
             requests.inc();
             duration.observe(seconds);
         }
-    }
-}
-
-/// What the series of all routes are made of.
-struct RouteFamilies {
-    requests: IntCounterVec,
-    durations: HistogramVec,
-    decisions: IntCounterVec,
-    shared: bool,
-}
-
-impl RouteFamilies {
-    fn route(&self, route: &RouteLabels<'_>) -> RouteMetrics {
-        RouteMetrics {
-            name: route.name.into(),
-            requests: self.requests.clone(),
-            by_method: std::array::from_fn(|_| OnceLock::new()),
-            duration: self.durations.with_label_values(&[route.name]),
-            decisions: route
-                .policies
-                .iter()
-                .map(|policy| (policy.index, self.policy(route.name, policy)))
-                .collect(),
-        }
-    }
-
-    /// The counters that can ever count: of the policy's home, and of the fallback where there is one.
-    fn policy(&self, route: &str, policy: &Policy) -> DecisionMetrics {
-        let home = if self.shared && policy.scope == Scope::Shared {
-            Source::Store
-        } else {
-            Source::Local
-        };
-        let counters = Verdict::ALL.map(|verdict| {
-            Source::ALL.map(|source| {
-                let counts = source == home
-                    || (source == Source::Fallback
-                        && home == Source::Store
-                        && verdict != Verdict::Skip);
-                counts.then(|| {
-                    self.decisions.with_label_values(&[
-                        route,
-                        &*policy.name,
-                        verdict.as_str(),
-                        source.as_str(),
-                    ])
-                })
-            })
-        });
-        DecisionMetrics { home, counters }
     }
 }
 

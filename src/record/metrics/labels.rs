@@ -1,0 +1,82 @@
+//! The closed lists that labels are taken from.
+
+use http::StatusCode;
+
+/// What a policy did with a request.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Verdict {
+    /// It let it pass.
+    Allow,
+    /// It denied it.
+    Deny,
+    /// It would have.
+    ShadowDeny,
+    /// It did not apply.
+    Skip,
+}
+
+impl Verdict {
+    pub(super) const ALL: [Self; 4] = [Self::Allow, Self::Deny, Self::ShadowDeny, Self::Skip];
+
+    /// The label's value.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Allow => "allow",
+            Self::Deny => "deny",
+            Self::ShadowDeny => "shadow_deny",
+            Self::Skip => "skip",
+        }
+    }
+}
+
+/// The class of an upstream's answer.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum CodeClass {
+    /// 1xx.
+    Informational,
+    /// 2xx.
+    Success,
+    /// 3xx.
+    Redirection,
+    /// 4xx.
+    ClientError,
+    /// 5xx, and what is no status at all.
+    ServerError,
+    /// There was no answer.
+    None,
+}
+
+impl CodeClass {
+    pub(super) const ALL: [Self; 6] = [
+        Self::Informational,
+        Self::Success,
+        Self::Redirection,
+        Self::ClientError,
+        Self::ServerError,
+        Self::None,
+    ];
+
+    /// The class of this status.
+    #[must_use]
+    pub fn of(status: StatusCode) -> Self {
+        match status.as_u16() / 100 {
+            1 => Self::Informational,
+            2 => Self::Success,
+            3 => Self::Redirection,
+            4 => Self::ClientError,
+            _ => Self::ServerError,
+        }
+    }
+
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Informational => "1xx",
+            Self::Success => "2xx",
+            Self::Redirection => "3xx",
+            Self::ClientError => "4xx",
+            Self::ServerError => "5xx",
+            Self::None => "none",
+        }
+    }
+}
