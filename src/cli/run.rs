@@ -4,8 +4,8 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use tracing::error;
 use tracing::level_filters::LevelFilter;
+use tracing::{error, info};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -28,10 +28,15 @@ pub(super) fn run(args: &Args) -> ExitCode {
     for diagnostic in &loaded.diagnostics {
         eprintln!("{diagnostic}");
     }
+    let meaning = config::summary(&loaded);
     let Some(config) = loaded.config else {
         return ExitCode::from(EX_CONFIG);
     };
     log_to_stderr(&config.logs);
+    // Whoever looks at a running gateway's log sees what it enforces.
+    for line in meaning.iter().flat_map(|text| text.lines()) {
+        info!("{line}");
+    }
     match serve::run(config) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

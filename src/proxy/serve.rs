@@ -111,6 +111,7 @@ pub fn run(config: Config) -> Result<(), StartError> {
     }
     server.add_service(edge);
 
+    let access_log = Arc::clone(&gateway.access_log);
     let ready = Arc::new(AtomicBool::new(true));
     if let Some(metrics) = &config.metrics {
         let probes = Probes::new(
@@ -143,6 +144,10 @@ pub fn run(config: Config) -> Result<(), StartError> {
     server.run(RunArgs {
         shutdown_signal: Box::new(Signals { ready }),
     });
+    // Told to stop at once: requests are cut off, but what is over is on record.
+    if access_log.flush(&mut io::stdout().lock()).is_err() {
+        warn!("the access log's last lines are lost");
+    }
     Ok(())
 }
 

@@ -75,12 +75,13 @@ impl RouteMetrics {
         let Some((_, metrics)) = self.decisions.iter().find(|(index, _)| *index == policy) else {
             return;
         };
-        let source = source.unwrap_or(metrics.home);
-        if let Some(Some(counter)) = metrics
-            .counters
-            .get(verdict as usize)
-            .and_then(|by_source| by_source.get(source as usize))
-        {
+        let counter = |source: Source| {
+            let by_source = metrics.counters.get(verdict as usize)?;
+            by_source.get(source as usize)?.as_ref()
+        };
+        // What has no series of its own is counted at home.
+        let there = source.and_then(counter);
+        if let Some(counter) = there.or_else(|| counter(metrics.home)) {
             counter.inc();
         }
     }
