@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use tracing::level_filters::LevelFilter;
-use tracing::{error, info};
+use tracing::{error, info, warn};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -25,14 +25,21 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> ExitCode {
     let loaded = config::load(&args.config, &config::LoadOptions::from_process());
-    for diagnostic in &loaded.diagnostics {
-        eprintln!("{diagnostic}");
-    }
     let meaning = config::summary(&loaded);
     let Some(config) = loaded.config else {
+        for diagnostic in &loaded.diagnostics {
+            eprintln!("{diagnostic}");
+        }
         return ExitCode::from(EX_CONFIG);
     };
     log_to_stderr(&config.logs);
+    for warning in &loaded.diagnostics {
+        if config.logs.json {
+            warn!("{}", warning.to_json());
+        } else {
+            eprintln!("{warning}");
+        }
+    }
     // Whoever looks at a running gateway's log sees what it enforces.
     for line in meaning.iter().flat_map(|text| text.lines()) {
         info!("{line}");

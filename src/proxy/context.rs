@@ -63,10 +63,10 @@ pub struct Denied {
 pub struct Forwarding {
     /// When it was handed on.
     pub started: Option<Instant>,
-    /// The server, by position in the pool's list.
+    /// The server.
     pub server: Option<std::net::SocketAddr>,
-    /// How many servers could not be connected to.
-    pub failed_connects: usize,
+    /// How often another server was tried, since one could not be connected to.
+    pub retries: usize,
     /// What was answered.
     pub status: Option<http::StatusCode>,
     /// Bytes of the request's body so far.

@@ -196,10 +196,10 @@ pub fn response_head(
 
 /// Whether another server is tried: nothing was sent yet, so that nothing happens twice.
 pub fn may_retry(gateway: &Gateway, ctx: &mut Context) -> bool {
-    ctx.upstream.failed_connects += 1;
-    upstream(gateway, ctx)
-        .is_some_and(|(_, upstream)| ctx.upstream.failed_connects <= upstream.retries)
-        && !out_of_time(ctx)
+    let retries = upstream(gateway, ctx).map_or(0, |(_, upstream)| upstream.retries);
+    let again = ctx.upstream.retries < retries && !out_of_time(ctx);
+    ctx.upstream.retries += usize::from(again);
+    again
 }
 
 /// The status that tells of a failure; `None` when there is nobody left to tell.

@@ -109,14 +109,16 @@ fn append(
         duration_ms: millis(took),
         tollgate_ms: millis(own_time),
         queue_ms: (!ctx.queued.is_zero()).then(|| millis(ctx.queued)),
-        upstream: forward::upstream(gateway, ctx).map(|(_, upstream)| &*upstream.name),
+        upstream: forward::upstream(gateway, ctx)
+            .filter(|_| ctx.upstream.started.is_some())
+            .map(|(_, upstream)| &*upstream.name),
         upstream_addr: ctx.upstream.server.map(|server| server.to_string()),
         upstream_status: ctx.upstream.status.map(|status| status.as_u16()),
         upstream_ms: ctx
             .upstream
             .started
             .map(|started| millis(monotonic_now().saturating_duration_since(started))),
-        retries: ctx.upstream.failed_connects,
+        retries: ctx.upstream.retries,
         decision: match (&ctx.denied, rulings.is_empty()) {
             (Some(_), _) => "deny",
             (None, false) => "allow",

@@ -15,7 +15,7 @@ use pingora::server::{RunArgs, Server, ShutdownSignal, ShutdownSignalWatch, Shut
 use pingora::services::background::{BackgroundService, background_service};
 use pingora::services::listening::Service;
 use thiserror::Error;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Mutex;
 use tokio::time::{interval, sleep};
 use tracing::{info, warn};
@@ -141,13 +141,10 @@ pub fn run(config: Config) -> Result<(), StartError> {
     if let Some(metrics) = &config.metrics {
         info!(address = %metrics.address, path = %metrics.path, "metrics, /livez and /readyz");
     }
+    // The drain, which knows when the last request is over, ends the process.
     server.run(RunArgs {
-        shutdown_signal: Box::new(Signals { ready }),
+        shutdown_signal: Box::new(Signals { ready, access_log }),
     });
-    // Told to stop at once: requests are cut off, but what is over is on record.
-    if access_log.flush(&mut io::stdout().lock()).is_err() {
-        warn!("the access log's last lines are lost");
-    }
     Ok(())
 }
 
@@ -308,7 +305,7 @@ async fn resolve(gateway: Gateway) {
 }
 
 /// Ends the process as soon as the last request has, or the grace period is over.
-async fn drain(gateway: &Gateway) {
+async fn drain(gateway: &Gateway) -> ! {
     let began = monotonic_now();
     let grace = gateway.config.server.grace_period;
     info!(in_flight = gateway.metrics.in_flight.get(), "draining");
@@ -323,16 +320,15 @@ async fn drain(gateway: &Gateway) {
     if left > 0 {
         warn!(in_flight = left, "grace period over, requests cut off");
     }
-    if gateway.access_log.flush(&mut io::stdout().lock()).is_err() {
-        warn!("the access log's last lines are lost");
-    }
     info!("stopped");
-    std::process::exit(0);
+    exit(&gateway.access_log, 0);
 }
 
-/// SIGTERM and SIGQUIT drain, SIGINT stops at once. SIGHUP changes nothing, where it would otherwise kill.
+/// SIGTERM, SIGQUIT and SIGINT let requests finish; a second SIGINT does not wait for them. SIGHUP changes nothing,
+/// where it would otherwise kill.
 struct Signals {
     ready: Arc<AtomicBool>,
+    access_log: Arc<AccessLog>,
 }
 
 #[async_trait]
@@ -345,24 +341,37 @@ impl ShutdownSignalWatch for Signals {
             SignalKind::hangup(),
         ];
         let signals: Result<Vec<_>, _> = kinds.into_iter().map(signal).collect();
-        let Ok(mut signals) = signals else {
+        let Ok(Ok([mut terminate, mut quit, mut interrupt, mut hangup])) =
+            signals.map(<[Signal; 4]>::try_from)
+        else {
             warn!("signals cannot be watched: only SIGKILL will end this process");
-            return std::future::pending().await;
-        };
-        let [terminate, quit, interrupt, hangup] = signals.as_mut_slice() else {
             return std::future::pending().await;
         };
         loop {
             tokio::select! {
                 _ = terminate.recv() => break,
                 _ = quit.recv() => break,
-                _ = interrupt.recv() => return ShutdownSignal::FastShutdown,
+                _ = interrupt.recv() => break,
                 _ = hangup.recv() => warn!("SIGHUP: the configuration is read at start only; restart to change it"),
             }
         }
-        info!("told to stop");
+        info!("told to stop: requests may finish; SIGINT (Ctrl-C) ends them");
         self.ready.store(false, Ordering::Relaxed);
+        let access_log = Arc::clone(&self.access_log);
+        tokio::spawn(async move {
+            interrupt.recv().await;
+            warn!("told to stop at once");
+            exit(&access_log, 1);
+        });
         sleep(LAME).await;
         ShutdownSignal::GracefulTerminate
     }
+}
+
+/// Ends the process with what was logged written out.
+fn exit(access_log: &AccessLog, code: i32) -> ! {
+    if access_log.flush(&mut io::stdout().lock()).is_err() {
+        warn!("the access log's last lines are lost");
+    }
+    std::process::exit(code);
 }

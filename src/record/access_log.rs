@@ -4,6 +4,7 @@
 use std::cell::Cell;
 use std::fmt::Write as _;
 use std::io::{self, Write};
+use std::mem;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -145,16 +146,23 @@ impl AccessLog {
         true
     }
 
-    /// Writes out what has come in. It may block: not for a thread that serves requests.
+    /// Writes out what has come in, in the order of time. It may block: not for a thread that serves requests.
     ///
     /// # Errors
     ///
     /// Those of `sink`; the lines are then lost.
     pub fn flush(&self, sink: &mut impl Write) -> io::Result<()> {
-        for buffer in &self.buffers {
-            let lines = std::mem::take(&mut *buffer.lock().unwrap_or_else(PoisonError::into_inner));
-            sink.write_all(&lines)?;
-        }
+        let buffers = self
+            .buffers
+            .each_ref()
+            .map(|buffer| mem::take(&mut *buffer.lock().unwrap_or_else(PoisonError::into_inner)));
+        let mut lines: Vec<_> = buffers
+            .iter()
+            .flat_map(|buffer| buffer.split_inclusive(|byte| *byte == b'\n'))
+            .collect();
+        // Every line begins with its time, in one width.
+        lines.sort();
+        sink.write_all(&lines.concat())?;
         sink.flush()
     }
 }

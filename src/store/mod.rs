@@ -38,7 +38,7 @@ pub enum StoreError {
     #[error("connection lost: {0}")]
     Lost(String),
     /// Certainly did not charge: may be repeated within the deadline once its cause is gone.
-    #[error("not run: {1}")]
+    #[error("{1}")]
     NotRun(Cause, String),
     /// The answer makes no sense: drop the connection, count it, look into it.
     #[error("reply not understood: {0}")]

@@ -117,12 +117,17 @@ impl Gateway {
     pub(crate) fn await_exit(&mut self) -> Option<i32> {
         let deadline = monotonic_now() + PATIENCE;
         loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return status.code();
+            if let Some(code) = self.exited() {
+                return code;
             }
             assert!(monotonic_now() < deadline, "the gateway does not stop");
             std::thread::park_timeout(Duration::from_millis(10));
         }
+    }
+
+    /// Its exit code, once it has ended; an inner `None` if a signal ended it.
+    pub(crate) fn exited(&mut self) -> Option<Option<i32>> {
+        self.child.try_wait().unwrap().map(|status| status.code())
     }
 
     /// Its access log so far.

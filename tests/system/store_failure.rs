@@ -122,7 +122,17 @@ fn a_store_that_asks_for_a_password_is_a_store_that_failed() {
     let valkey = Valkey::start_with(&["--requirepass", "secret-of-the-store"]);
     let gateway = Gateway::start(&config(&valkey.address()));
     without_store(&gateway);
-    assert!(!gateway.errors().contains("secret-of-the-store"));
+    assert!(gateway.metric("tollgate_store_errors_total{kind=\"auth\"}") >= 1.0);
+    assert!(
+        gateway.errors().contains("store.password_file"),
+        "{}",
+        gateway.errors()
+    );
+    let wrong = config(&format!(":wrong-password@{}", valkey.address()));
+    let gateway = Gateway::start(&wrong);
+    without_store(&gateway);
+    assert!(gateway.metric("tollgate_store_errors_total{kind=\"auth\"}") >= 1.0);
+    assert!(!gateway.errors().contains("wrong-password"));
 
     let with_password = config(&format!(":secret-of-the-store@{}", valkey.address()));
     let gateway = Gateway::start(&with_password);

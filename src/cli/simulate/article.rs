@@ -62,7 +62,7 @@ pub(super) async fn run(store: &StoreChoice) -> Result<(), Stop> {
         "\nLongest wait in the leaky bucket: {} s",
         waits.join(", ")
     )?;
-    Ok(())
+    stage.clean_up().await
 }
 
 async fn tally(

@@ -4,9 +4,7 @@ use redis::aio::MultiplexedConnection;
 
 use super::Stop;
 use super::stage::{Stage, StoreChoice, entity, five_kinds};
-use crate::check::{Check, Policy};
-use crate::decide::Cost;
-use crate::store::valkey::{Settings, key};
+use crate::store::valkey::Settings;
 
 const REQUESTS: u64 = 1_000;
 const WINDOW_MS: u64 = 3_600_000;
@@ -41,7 +39,7 @@ pub(super) async fn run(settings: &Settings) -> Result<(), Stop> {
                 .decide(policy, entity("client"), BEGIN_MS + number, 1)
                 .await?;
         }
-        let ours = key_of(&stage, policy);
+        let ours = stage.key(policy, entity("client"));
         // A key of the same length, since the key is part of what is measured.
         let theirs = "p".repeat(ours.len());
         fill(&mut connection, plain, &theirs).await?;
@@ -51,7 +49,6 @@ pub(super) async fn run(settings: &Settings) -> Result<(), Stop> {
         );
         let _: () = redis::cmd("DEL")
             .arg(&theirs)
-            .arg(&ours)
             .query_async(&mut connection)
             .await?;
         let hundredths = bytes.saturating_mul(100) / plain_bytes.max(1);
@@ -62,18 +59,7 @@ pub(super) async fn run(settings: &Settings) -> Result<(), Stop> {
             hundredths % 100
         );
     }
-    Ok(())
-}
-
-fn key_of(stage: &Stage, policy: &Policy) -> String {
-    let check = Check {
-        policy,
-        rule: &policy.rule,
-        entity: entity("client"),
-        cost: Cost::ONE,
-        shadow: false,
-    };
-    key::key(&stage.prefix, &check)
+    stage.clean_up().await
 }
 
 /// Keeps what a plain script would after the same requests.

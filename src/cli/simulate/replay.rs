@@ -66,6 +66,7 @@ pub(super) async fn run(
             names.join(", ")
         )));
     };
+    let requests = trace::open(trace)?;
     let stage = Stage::virtual_time(store).await?;
     let mut out = BufWriter::new(io::stdout().lock());
     if !json {
@@ -83,7 +84,7 @@ pub(super) async fn run(
         )?;
     }
     let (mut sent, mut allowed) = (0_u64, 0_u64);
-    for request in trace::open(trace)? {
+    for request in requests {
         let request = request?;
         let decision = stage
             .decide(policy, entity(&request.key), request.time_ms, request.cost)
@@ -102,7 +103,7 @@ pub(super) async fn run(
         writeln!(out, "\n{allowed} of {sent} allowed")?;
     }
     out.flush()?;
-    Ok(())
+    stage.clean_up().await
 }
 
 fn show(out: &mut impl Write, row: &Row<'_>) -> io::Result<()> {

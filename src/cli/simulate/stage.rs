@@ -1,8 +1,9 @@
 //! Where a simulation takes place: a store of its own, and policies that nobody configured.
 
+use std::collections::HashSet;
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -21,7 +22,7 @@ use crate::decide::{
 };
 use crate::store::limiter::Limiter;
 use crate::store::local::LocalStore;
-use crate::store::valkey::{Settings, ValkeyStore};
+use crate::store::valkey::{Settings, ValkeyStore, key};
 
 /// A simulation asks one thing at a time, of a store that may be far: no reason to hurry.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -53,6 +54,9 @@ pub(super) struct Stage {
     pub(super) clock: ManualClock,
     /// What the keys begin with: nobody else's do.
     pub(super) prefix: Arc<str>,
+    /// The shared store, and what was kept there, to be taken away again.
+    settings: Option<Settings>,
+    kept: Mutex<HashSet<String>>,
     /// Ends the connection when it is dropped.
     _stop: watch::Sender<bool>,
 }
@@ -99,8 +103,38 @@ impl Stage {
             limiter: Limiter::new(local, shared),
             clock: clock.unwrap_or_default(),
             prefix,
+            settings: match store {
+                StoreChoice::Local => None,
+                StoreChoice::Valkey(settings) => Some(settings.clone()),
+            },
+            kept: Mutex::default(),
             _stop: stop,
         })
+    }
+
+    fn kept(&self) -> MutexGuard<'_, HashSet<String>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The key that keeps what `policy` has counted for `entity`.
+    pub(super) fn key(&self, policy: &Policy, entity: EntityKey) -> String {
+        key::key(&self.prefix, &check(policy, entity, 0))
+    }
+
+    /// Takes away what was kept in a shared store; it would expire by itself, but only in a day.
+    pub(super) async fn clean_up(&self) -> Result<(), Stop> {
+        let Some(settings) = &self.settings else {
+            return Ok(());
+        };
+        let keys: Vec<_> = self.kept().drain().collect();
+        let mut connection = settings.connect().await?;
+        for some in keys.chunks(1000) {
+            let _: u64 = redis::cmd("UNLINK")
+                .arg(some)
+                .query_async(&mut connection)
+                .await?;
+        }
+        Ok(())
     }
 
     /// Decides one request, at `time_ms` if the stage has virtual time.
@@ -113,13 +147,10 @@ impl Stage {
     ) -> Result<Decision, Stop> {
         self.clock
             .set(Timestamp::from_micros(time_ms.saturating_mul(1000)));
-        let check = Check {
-            policy,
-            rule: &policy.rule,
-            entity,
-            cost: Cost::new(cost),
-            shadow: false,
-        };
+        let check = check(policy, entity, cost);
+        if self.settings.is_some() {
+            self.kept().insert(key::key(&self.prefix, &check));
+        }
         let outcome = self.limiter.decide(&[check]).await;
         match (outcome.rulings.first(), outcome.failure) {
             (_, Some(failure)) => Err(Stop::Failed(format!(
@@ -128,6 +159,16 @@ impl Stage {
             (Some(ruling), None) => Ok(ruling.decision),
             (None, None) => Err(Stop::Failed("the store gave no decision".to_owned())),
         }
+    }
+}
+
+fn check(policy: &Policy, entity: EntityKey, cost: u64) -> Check<'_> {
+    Check {
+        policy,
+        rule: &policy.rule,
+        entity,
+        cost: Cost::new(cost),
+        shadow: false,
     }
 }
 

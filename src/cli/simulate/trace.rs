@@ -60,7 +60,7 @@ fn from_csv(path: &Path) -> Result<Box<dyn Iterator<Item = Result<Request, Stop>
     })?;
     let mut reader = csv::ReaderBuilder::new()
         .trim(csv::Trim::All)
-        .flexible(false)
+        .flexible(true)
         .from_reader(file);
     let header = reader
         .headers()
@@ -75,6 +75,12 @@ fn from_csv(path: &Path) -> Result<Box<dyn Iterator<Item = Result<Request, Stop>
     let requests = reader.into_records().map(move |record| {
         let record = record.map_err(|error| Stop::Failed(format!("{shown}: {error}")))?;
         let line = record.position().map_or(0, csv::Position::line);
+        if record.len() != 3 {
+            return Err(Stop::Failed(format!(
+                "{shown}:{line}: {} fields; write three: time_ms,key,cost",
+                record.len()
+            )));
+        }
         let number = |position: usize, name: &str| {
             let text = record.get(position).unwrap_or_default();
             text.parse::<u64>().map_err(|_| {

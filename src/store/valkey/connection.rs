@@ -50,15 +50,16 @@ pub(crate) struct Shared {
     /// The number of the link that is to be replaced.
     broken: AtomicU64,
     wake: Notify,
-    last_error: Mutex<Option<String>>,
+    /// Why the last try to connect failed.
+    last_error: Mutex<Option<(Cause, String)>>,
 }
 
 impl Shared {
-    pub(crate) fn last_error(&self) -> Option<String> {
+    pub(crate) fn last_error(&self) -> Option<(Cause, String)> {
         self.last_error_slot().clone()
     }
 
-    fn last_error_slot(&self) -> MutexGuard<'_, Option<String>> {
+    fn last_error_slot(&self) -> MutexGuard<'_, Option<(Cause, String)>> {
         self.last_error
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -143,7 +144,7 @@ impl Connector {
                     self.shared.link.store(None);
                     warn!(store = %self.settings.address, "connection to the store given up");
                 }
-                Err(error) => self.complain(error.to_string()),
+                Err(error) => self.complain(&error),
             }
             sleep(Duration::from_millis(
                 PAUSE_MS + fastrand::u64(..PAUSE_JITTER_MS),
@@ -153,10 +154,11 @@ impl Connector {
     }
 
     /// Once for each new reason, not for each try.
-    fn complain(&self, reason: String) {
+    fn complain(&self, error: &StoreError) {
+        let reason = (error.cause(), error.to_string());
         let mut last = self.shared.last_error_slot();
         if last.as_ref() != Some(&reason) {
-            warn!(store = %self.settings.address, %reason, "no connection to the store");
+            warn!(store = %self.settings.address, reason = %reason.1, "no connection to the store");
             *last = Some(reason);
         }
     }
@@ -165,6 +167,8 @@ impl Connector {
     async fn connect(&self) -> Result<(MultiplexedConnection, String), StoreError> {
         let connect = async {
             let mut connection = self.settings.connect().await?;
+            // Before the script, so that a server that wants a password says so.
+            let _: redis::Value = redis::cmd("PING").query_async(&mut connection).await?;
             let sha = load_script(&mut connection).await?;
             RedisResult::Ok((connection, sha))
         };
@@ -269,6 +273,7 @@ pub(crate) fn classify(error: &RedisError) -> (StoreError, bool) {
             | ServerErrorKind::CrossSlot,
         ) => (StoreError::NotRun(Cause::Cluster, text), true),
         _ if matches!(code, "NOAUTH" | "WRONGPASS") => {
+            let text = format!("{text}; store.username and store.password_file say who we are");
             (StoreError::NotRun(Cause::Auth, text), false)
         }
         // OOM, MISCONF, NOREPLICAS, BUSY, and errors of the script itself.

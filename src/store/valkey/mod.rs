@@ -91,7 +91,7 @@ impl ValkeyStore {
     /// Why the last try to connect failed.
     #[must_use]
     pub fn last_error(&self) -> Option<String> {
-        self.shared.last_error()
+        self.shared.last_error().map(|(_, reason)| reason)
     }
 
     /// Decides, and says when by the store's clock.
@@ -125,7 +125,7 @@ impl ValkeyStore {
         checks: &[Check<'_>],
         deadline: Instant,
     ) -> Result<(Timestamp, Vec<Decision>), Failed> {
-        let link = self.shared.link().ok_or_else(no_connection)?;
+        let link = self.shared.link().ok_or_else(|| self.no_connection())?;
         let now = self.clock.as_ref().map(Clock::now);
         let slack_ms = now.map_or(SLACK_MS, |_| SIMULATION_SLACK_MS);
         let call = script::call(&link.sha, &self.prefix, checks, now, slack_ms);
@@ -160,6 +160,13 @@ impl ValkeyStore {
         }
     }
 
+    /// There is no connection, for the reason that the last try to get one had.
+    fn no_connection(&self) -> Failed {
+        let unknown = || (Cause::Connect, "no connection to the store".to_owned());
+        let (cause, reason) = self.shared.last_error().unwrap_or_else(unknown);
+        Failed::Store(StoreError::NotRun(cause, reason))
+    }
+
     /// Says what an error means, and drops the connection where another one may do better.
     fn failed(&self, link: &Arc<Link>, error: &redis::RedisError) -> StoreError {
         let (failure, keep) = connection::classify(error);
@@ -179,13 +186,6 @@ impl Store for ValkeyStore {
 enum Failed {
     NoScript(Arc<Link>),
     Store(StoreError),
-}
-
-fn no_connection() -> Failed {
-    Failed::Store(StoreError::NotRun(
-        Cause::Connect,
-        "no connection to the store".to_owned(),
-    ))
 }
 
 fn is_no_script(error: &redis::RedisError) -> bool {
