@@ -57,10 +57,8 @@ impl Relay {
 
 /// A decision is an array; what else a server says is not.
 fn meets(bytes: &[u8], next: &Mutex<Option<Fate>>) -> Option<Fate> {
-    bytes
-        .starts_with(b"*")
-        .then(|| next.lock().unwrap().take())
-        .flatten()
+    let decides = bytes.starts_with(b"*") || bytes.windows(2).any(|two| two == b"\n*");
+    decides.then(|| next.lock().unwrap().take()).flatten()
 }
 
 fn pass_on(mut from: TcpStream, mut to: TcpStream, fate: impl Fn(&[u8]) -> Option<Fate>) {

@@ -385,8 +385,8 @@ fn a_late_decision_is_nobody_elses() {
         }
     };
     let mut left = 1_000;
-    for _ in 0..3 {
-        relay.spoil_next(Fate::Late(Duration::from_millis(500)));
+    for _ in 0..2 {
+        relay.spoil_next(Fate::Late(Duration::from_millis(800)));
         assert_eq!(told(&gateway.get("/few")), None);
         // While the late one is on its way, and after it.
         for _ in 0..3 {
