@@ -57,6 +57,12 @@ pub struct Client {
 pub struct TooManyEntries;
 
 impl Trust {
+    /// Whether nobody's word counts.
+    #[must_use]
+    pub const fn is_nobody(&self) -> bool {
+        matches!(self, Self::Networks(networks) if networks.is_empty())
+    }
+
     /// Whether the word of whoever has this address counts.
     #[must_use]
     pub fn includes(&self, ip: Option<IpAddr>) -> bool {

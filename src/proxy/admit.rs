@@ -1,9 +1,11 @@
 //! From a request's head to what becomes of it. The way of a request, in order: client, route, check, decide.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use http::header::{ACCEPT, CONTENT_LENGTH, HOST, ORIGIN};
 use http::{StatusCode, Version, request};
+use tracing::warn;
 
 use super::Gateway;
 use super::context::{Context, Denied, Ruled};
@@ -57,6 +59,7 @@ async fn decide<'g>(
             "The forwarding header has too many entries.",
         )
     })?;
+    tell_of_forwarding(gateway, head);
     let view = view(gateway, head)?;
     let path = Normalised::new(view.path)
         .map_err(|_| Refusal::Refused(StatusCode::BAD_REQUEST, "The path is malformed."))?;
@@ -112,6 +115,27 @@ async fn decide<'g>(
         ctx.place = None;
     }
     Ok(Duration::from_micros(delay))
+}
+
+/// Says once that a forwarding header is not read since nobody is trusted: where a proxy stands in front, all who come
+/// through it are counted as one, and that is seldom meant.
+fn tell_of_forwarding(gateway: &Gateway, head: &request::Parts) {
+    let told = &gateway.told_of_forwarding;
+    if !gateway.config.client_ip.trust.is_nobody() || told.load(Ordering::Relaxed) {
+        return;
+    }
+    let forwarded = ["x-forwarded-for", "forwarded"]
+        .into_iter()
+        .find(|name| head.headers.contains_key(*name));
+    if let Some(header) = forwarded
+        && !told.swap(true, Ordering::Relaxed)
+    {
+        warn!(
+            header,
+            "requests are counted by the peer's address, and this header is not read: if it comes from a proxy of \
+             yours, name that in client_ip.trusted_proxies"
+        );
+    }
 }
 
 /// What we look at; refused where it makes no sense or is too large.

@@ -12,6 +12,7 @@ pub mod serve;
 pub mod wait;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -48,6 +49,8 @@ pub struct Gateway {
     pub pools: Arc<[pool::Pool]>,
     /// Room to wait in.
     pub room: wait::Room,
+    /// Whether the log says that a forwarding header is not read: once is enough.
+    pub told_of_forwarding: Arc<AtomicBool>,
 }
 
 impl Gateway {

@@ -215,6 +215,7 @@ fn gateway(config: &Arc<Config>) -> Result<(Gateway, Option<Connector>), StartEr
             })
             .collect(),
         room: Room::new(config.server.max_waiting),
+        told_of_forwarding: Arc::default(),
     };
     Ok((gateway, connector))
 }

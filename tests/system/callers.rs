@@ -67,6 +67,28 @@ fn what_an_untrusted_peer_claims_is_ignored() {
     assert_eq!(last.lines("x-real-ip"), ["127.0.0.1"]);
 }
 
+/// mholt/caddy-ratelimit #19: behind a proxy that nobody had named, all clients were one, and nothing said so.
+#[test]
+fn a_forwarding_header_that_is_not_read_is_told_of_once_and_without_its_value() {
+    let origin = Origin::start();
+    for (client_ip, header, hints) in [
+        ("", "x-forwarded-for", 1),
+        ("", "forwarded", 1),
+        ("", "x-other", 0),
+        (TRUSTED, "x-forwarded-for", 0),
+        ("trusted_hops = 1", "x-forwarded-for", 0),
+    ] {
+        let gateway = gateway(&origin, client_ip);
+        for _ in 0..3 {
+            get_with(gateway.address, "/address", &[(header, "203.0.113.1")]);
+        }
+        let said = gateway.errors();
+        let found = said.matches("client_ip.trusted_proxies").count();
+        assert_eq!(found, hints, "{client_ip} {header}: {said}");
+        assert!(!said.contains("203.0.113.1"), "{said}");
+    }
+}
+
 #[test]
 fn clients_behind_a_trusted_proxy_are_counted_apart() {
     let origin = Origin::start();

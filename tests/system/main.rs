@@ -12,6 +12,7 @@ mod support;
 
 mod all_or_nothing;
 mod callers;
+mod cases;
 mod exactly;
 mod leaky;
 mod privacy;

@@ -57,58 +57,66 @@ fn a_key_is_as_small_as_promised() {
     ];
     for (name, rule, usual, percent_max) in rules {
         let policy = policy(name, rule);
-        let check = check(&policy, 1, 1);
-        let key = key("t", &check);
-        // The same length, whatever the kind.
-        let usual_key = key.replace(name, "usual");
-        let start = 1_700_000_000_000_000 / hour_us * hour_us;
-        let connection = |script: &mut Script, cmd: &redis::Cmd| -> i64 {
-            cmd.query(&mut script.connection).unwrap()
-        };
-        for n in 0..1_000_u64 {
-            let now = start + n * hour_us / 1_000;
-            let decisions = script.decide(&[check], Timestamp::from_micros(now));
-            assert_eq!(decisions[0].verdict, Verdict::Allow);
-            let now_ms = now / 1_000;
-            let mut usual_call = redis::Cmd::new();
-            match usual {
-                "string" => usual_call.arg("INCR").arg(&usual_key),
-                "hash" => usual_call
-                    .arg("HSET")
-                    .arg(&usual_key)
-                    .arg("tokens")
-                    .arg("999.0003")
-                    .arg("ts")
-                    .arg(now_ms),
-                _ => usual_call
-                    .arg("ZADD")
-                    .arg(&usual_key)
-                    .arg(now_ms)
-                    .arg(format!("{now_ms}-{n}")),
-            };
-            connection(&mut script, &usual_call);
-        }
-        connection(
-            &mut script,
-            redis::cmd("PEXPIRE").arg(&usual_key).arg(7_200_000),
-        );
-        let mut size = |key: &str| {
-            let usage = redis::cmd("MEMORY")
-                .arg("USAGE")
-                .arg(key)
-                .arg("SAMPLES")
-                .arg(0)
-                .clone();
-            connection(&mut script, &usage)
-        };
-        let (ours, theirs) = (size(&key), size(&usual_key));
+        // The allocator may hand out a piece a little larger than asked for: the smallest of a few is what it takes.
+        let sizes: Vec<_> = (1..=3)
+            .map(|entity| sizes_after_a_thousand(&mut script, &check(&policy, entity, 1), usual))
+            .collect();
+        let ours = sizes.iter().map(|(ours, _)| *ours).min().unwrap();
+        let theirs = sizes.iter().map(|(_, theirs)| *theirs).min().unwrap();
         println!("{name}: {ours} bytes, {usual} {theirs}");
         assert!(
             ours * 100 <= theirs * percent_max,
             "{name}: {ours} bytes, {usual} {theirs}"
         );
-        connection(&mut script, redis::cmd("DEL").arg(&usual_key));
     }
+}
+
+/// What the check's key takes after 1,000 requests in an hour, and what the usual state takes.
+fn sizes_after_a_thousand(script: &mut Script, check: &Check<'_>, usual: &str) -> (i64, i64) {
+    let hour_us = 3_600_000_000;
+    let key = key("t", check);
+    // The same length, whatever the kind.
+    let usual_key = key.replace(&*check.policy.name, "usual");
+    let start = 1_700_000_000_000_000 / hour_us * hour_us;
+    let connection = |script: &mut Script, cmd: &redis::Cmd| -> i64 {
+        cmd.query(&mut script.connection).unwrap()
+    };
+    for n in 0..1_000_u64 {
+        let now = start + n * hour_us / 1_000;
+        let decisions = script.decide(&[*check], Timestamp::from_micros(now));
+        assert_eq!(decisions[0].verdict, Verdict::Allow);
+        let now_ms = now / 1_000;
+        let mut usual_call = redis::Cmd::new();
+        match usual {
+            "string" => usual_call.arg("INCR").arg(&usual_key),
+            "hash" => usual_call
+                .arg("HSET")
+                .arg(&usual_key)
+                .arg("tokens")
+                .arg("999.0003")
+                .arg("ts")
+                .arg(now_ms),
+            _ => usual_call
+                .arg("ZADD")
+                .arg(&usual_key)
+                .arg(now_ms)
+                .arg(format!("{now_ms}-{n}")),
+        };
+        connection(script, &usual_call);
+    }
+    connection(script, redis::cmd("PEXPIRE").arg(&usual_key).arg(7_200_000));
+    let mut size = |key: &str| {
+        let usage = redis::cmd("MEMORY")
+            .arg("USAGE")
+            .arg(key)
+            .arg("SAMPLES")
+            .arg(0)
+            .clone();
+        connection(script, &usage)
+    };
+    let sizes = (size(&key), size(&usual_key));
+    connection(script, redis::cmd("DEL").arg(&usual_key));
+    sizes
 }
 
 /// What is kept at the key, byte by byte, and until when.

@@ -232,6 +232,9 @@ fn parse_url(url: &str) -> Result<StoreUrl, (Code, String, String)> {
             Some((username, password)) => (decoded(username), decoded(password)),
             None => (None, None),
         };
+    if address.contains(',') {
+        return refuse("names more than one server");
+    }
     let address = if super::upstreams::is_host_and_port(address) {
         address.to_owned()
     } else if super::upstreams::is_host_and_port(&format!("{address}:6379")) {
