@@ -9,7 +9,7 @@
 use std::num::NonZeroU64;
 
 use super::exact::{Tick, lowest_terms, ticks_of};
-use super::{Cost, EXACT_MAX, Limit, Timestamp, TooLarge, UNITS_MAX};
+use super::{Charge, Cost, EXACT_MAX, Limit, Timestamp, TooLarge, UNITS_MAX};
 
 /// What a store keeps for each entity of a bucket.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -190,20 +190,21 @@ impl Meter {
         self.capacity.saturating_sub(owed.debt) / self.unit
     }
 
-    /// Gives back what `cost` took at `charged_at`, but for what has been refilled since: that is in use again.
-    pub(super) fn refund(
-        &self,
-        kept: State,
-        charged_at: Timestamp,
-        now: Timestamp,
-        cost: Cost,
-    ) -> Option<State> {
+    /// Gives back what `charge` took, but for what has been refilled since and would not have been without it.
+    ///
+    /// Without it, the bucket would have had nothing to refill from the moment on at which what was owed before had
+    /// been paid. That moment is taken as early as it can have been: others who came meanwhile only put it off.
+    pub(super) fn refund(&self, kept: State, charge: Charge, now: Timestamp) -> Option<State> {
         let owed = self.owed(Some(kept), now);
-        let elapsed = now.micros_since(charged_at).div_ceil(self.tick_us.get());
-        let refilled = elapsed.saturating_mul(self.refill.get());
-        let debt = owed
-            .debt
-            .saturating_sub(self.price(cost).saturating_sub(refilled));
+        let price = self.price(charge.cost);
+        let tick_us = self.tick_us.get();
+        let price_us = price.div_ceil(self.refill.get()).saturating_mul(tick_us);
+        let paid_before_us = charge
+            .reset_after_us
+            .saturating_sub(price_us.saturating_add(tick_us));
+        let idle_us = now.micros_since(charge.at).saturating_sub(paid_before_us);
+        let refilled = idle_us.div_ceil(tick_us).saturating_mul(self.refill.get());
+        let debt = owed.debt.saturating_sub(price.saturating_sub(refilled));
         (debt > 0).then(|| self.keep(Owed { debt, ..owed }))
     }
 

@@ -7,7 +7,7 @@
 use std::num::NonZeroU64;
 
 use super::bucket::share_of;
-use super::{Cost, Decision, Limit, Timestamp, TooLarge, UNITS_MAX, USED_MAX, Verdict};
+use super::{Charge, Cost, Decision, Limit, Timestamp, TooLarge, UNITS_MAX, USED_MAX, Verdict};
 
 /// What the windows are aligned to.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -150,19 +150,13 @@ impl FixedWindow {
             .saturating_sub(now.micros_since(window.start))
     }
 
-    /// Gives back what `cost` took at `charged_at`, if that was in this window; `None` if nothing is used any more.
+    /// Gives back what `charge` took, if that was in this window; `None` if nothing is used any more.
     #[must_use]
-    pub fn refund(
-        &self,
-        kept: State,
-        charged_at: Timestamp,
-        _now: Timestamp,
-        cost: Cost,
-    ) -> Option<State> {
-        if charged_at < kept.start || !self.is_open(kept, charged_at) {
+    pub fn refund(&self, kept: State, charge: Charge, _now: Timestamp) -> Option<State> {
+        if charge.at < kept.start || !self.is_open(kept, charge.at) {
             return Some(kept);
         }
-        let used = kept.used.saturating_sub(cost.units());
+        let used = kept.used.saturating_sub(charge.cost.units());
         (used > 0).then_some(State { used, ..kept })
     }
 

@@ -8,7 +8,7 @@
 use std::num::NonZeroU64;
 
 use super::bucket::{Meter, Owed, State};
-use super::{Cost, Decision, Limit, Timestamp, TooLarge, Verdict};
+use super::{Charge, Cost, Decision, Limit, Timestamp, TooLarge, Verdict};
 
 /// `limit` units per window leave, `burst` of them fit in.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -118,19 +118,13 @@ impl LeakyBucket {
             .map_or(0, |max_wait| wait.saturating_sub(max_wait))
     }
 
-    /// Gives back what `cost` took at `charged_at`, if nobody has come after it: the turns of those who wait stand.
+    /// Gives back what `charge` took, if nobody has come after it: the turns of those who wait stand.
     #[must_use]
-    pub fn refund(
-        &self,
-        kept: State,
-        charged_at: Timestamp,
-        now: Timestamp,
-        cost: Cost,
-    ) -> Option<State> {
-        if kept.stamp != charged_at {
+    pub fn refund(&self, kept: State, charge: Charge, now: Timestamp) -> Option<State> {
+        if kept.stamp != charge.at {
             return Some(kept);
         }
-        self.meter.refund(kept, charged_at, now, cost)
+        self.meter.refund(kept, charge, now)
     }
 
     /// What the script takes: as a token bucket's.

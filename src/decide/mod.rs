@@ -109,6 +109,17 @@ pub struct Decision {
     pub delay_us: u64,
 }
 
+/// What an allowed request was charged, as it takes to give it back.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Charge {
+    /// When.
+    pub at: Timestamp,
+    /// What it took.
+    pub cost: Cost,
+    /// [`Decision::reset_after_us`] of the decision that took it.
+    pub reset_after_us: u64,
+}
+
 /// So many units a window, as a policy's `limit` says it.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct Limit {
@@ -216,33 +227,27 @@ impl Rule {
         (change.unwrap_or(Change::None), decision)
     }
 
-    /// Gives back what `cost` took at `charged_at`, as far as nobody gains by it: less than that if some of it has
-    /// been refilled since, nothing if it does not count any more or others have come after it.
+    /// Gives back what `charge` took, as far as nobody gains by it: less than that if a bucket has refilled some of it
+    /// since, nothing if it does not count any more, or if others wait behind it in a leaky bucket.
     ///
     /// Returns what is left; `None` is the same as never seen.
     #[must_use]
-    pub fn refund(
-        &self,
-        kept: State,
-        charged_at: Timestamp,
-        now: Timestamp,
-        cost: Cost,
-    ) -> Option<State> {
+    pub fn refund(&self, kept: State, charge: Charge, now: Timestamp) -> Option<State> {
         match (self, kept) {
-            (Self::FixedWindow(rule), State::FixedWindow(kept)) => rule
-                .refund(kept, charged_at, now, cost)
-                .map(State::FixedWindow),
-            (Self::SlidingLog(rule), State::SlidingLog(kept)) => rule
-                .refund(kept, charged_at, now, cost)
-                .map(State::SlidingLog),
-            (Self::SlidingCounter(rule), State::SlidingCounter(kept)) => rule
-                .refund(kept, charged_at, now, cost)
-                .map(State::SlidingCounter),
+            (Self::FixedWindow(rule), State::FixedWindow(kept)) => {
+                rule.refund(kept, charge, now).map(State::FixedWindow)
+            }
+            (Self::SlidingLog(rule), State::SlidingLog(kept)) => {
+                rule.refund(kept, charge, now).map(State::SlidingLog)
+            }
+            (Self::SlidingCounter(rule), State::SlidingCounter(kept)) => {
+                rule.refund(kept, charge, now).map(State::SlidingCounter)
+            }
             (Self::TokenBucket(rule), State::Bucket(kept)) => {
-                rule.refund(kept, charged_at, now, cost).map(State::Bucket)
+                rule.refund(kept, charge, now).map(State::Bucket)
             }
             (Self::LeakyBucket(rule), State::Bucket(kept)) => {
-                rule.refund(kept, charged_at, now, cost).map(State::Bucket)
+                rule.refund(kept, charge, now).map(State::Bucket)
             }
             (_, kept) => Some(kept),
         }

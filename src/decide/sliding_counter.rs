@@ -10,7 +10,9 @@ use std::num::NonZeroU64;
 
 use super::bucket::share_of;
 use super::exact::{Tick, ticks_of};
-use super::{Cost, Decision, EXACT_MAX, Limit, Timestamp, TooLarge, UNITS_MAX, USED_MAX, Verdict};
+use super::{
+    Charge, Cost, Decision, EXACT_MAX, Limit, Timestamp, TooLarge, UNITS_MAX, USED_MAX, Verdict,
+};
 
 /// About `limit` units in any window.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -197,21 +199,15 @@ impl SlidingCounter {
         ticks.saturating_sub(too_many).saturating_add(1)
     }
 
-    /// Gives back what `cost` took at `charged_at`, from the window that it was in; `None` if nothing is left.
+    /// Gives back what `charge` took, from the window that it was in; `None` if nothing is left.
     #[must_use]
-    pub fn refund(
-        &self,
-        kept: State,
-        charged_at: Timestamp,
-        _now: Timestamp,
-        cost: Cost,
-    ) -> Option<State> {
-        let charged_id = charged_at.as_micros() / self.limit.window_us;
+    pub fn refund(&self, kept: State, charge: Charge, _now: Timestamp) -> Option<State> {
+        let charged_id = charge.at.as_micros() / self.limit.window_us;
         let mut state = kept;
         if charged_id == kept.id {
-            state.current = kept.current.saturating_sub(cost.units());
+            state.current = kept.current.saturating_sub(charge.cost.units());
         } else if charged_id.saturating_add(1) == kept.id {
-            state.previous = kept.previous.saturating_sub(cost.units());
+            state.previous = kept.previous.saturating_sub(charge.cost.units());
         }
         (state.current > 0 || state.previous > 0).then_some(state)
     }

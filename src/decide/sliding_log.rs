@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::num::NonZeroU64;
 
 use super::bucket::share_of;
-use super::{Cost, Decision, Limit, Timestamp, TooLarge, UNITS_MAX, USED_MAX, Verdict};
+use super::{Charge, Cost, Decision, Limit, Timestamp, TooLarge, UNITS_MAX, USED_MAX, Verdict};
 
 /// `limit` units in any window.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -146,25 +146,22 @@ impl SlidingLog {
             .saturating_sub(now.micros_since(stamp))
     }
 
-    /// Gives back what `cost` took at `charged_at`, if that is still the last record; `None` if none is left.
+    /// Gives back what `charge` took, as if it had never been; `None` if no record is left.
     #[must_use]
-    pub fn refund(
-        &self,
-        mut kept: State,
-        charged_at: Timestamp,
-        _now: Timestamp,
-        cost: Cost,
-    ) -> Option<State> {
-        if let Some(last) = kept.records.pop_back() {
-            let before = kept.last_total();
-            let charged = span(before, last.total);
-            let left = charged.saturating_sub(cost.units());
-            if last.stamp != charged_at {
-                kept.records.push_back(last);
-            } else if left > 0 {
-                let total = before.saturating_add(left) & USED_MAX;
-                kept.records.push_back(Record { total, ..last });
-            }
+    pub fn refund(&self, mut kept: State, charge: Charge, _now: Timestamp) -> Option<State> {
+        let place = kept.records.partition_point(|r| r.stamp < charge.at);
+        let before = kept.total_before(place);
+        let taken = match kept.records.get(place) {
+            Some(record) if record.stamp == charge.at => span(before, record.total),
+            // Out of the window, or stamped anew by a clock that stepped back: nothing is known of it any more.
+            _ => return Some(kept),
+        };
+        let given = taken.min(charge.cost.units());
+        for record in kept.records.iter_mut().skip(place) {
+            record.total = record.total.wrapping_sub(given) & USED_MAX;
+        }
+        if given == taken {
+            kept.records.remove(place);
         }
         (!kept.records.is_empty()).then_some(kept)
     }

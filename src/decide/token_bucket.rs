@@ -7,7 +7,7 @@
 use std::num::NonZeroU64;
 
 use super::bucket::{Meter, Owed, State};
-use super::{Cost, Decision, Limit, Timestamp, TooLarge, Verdict};
+use super::{Charge, Cost, Decision, Limit, Timestamp, TooLarge, Verdict};
 
 /// `limit` units per window, `burst` of them at once.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -87,16 +87,10 @@ impl TokenBucket {
         }
     }
 
-    /// Gives back what `cost` took at `charged_at`, but for what has been refilled since; `None` if no debt is left.
+    /// Gives back what `charge` took, but for what has been refilled since; `None` if no debt is left.
     #[must_use]
-    pub fn refund(
-        &self,
-        kept: State,
-        charged_at: Timestamp,
-        now: Timestamp,
-        cost: Cost,
-    ) -> Option<State> {
-        self.meter.refund(kept, charged_at, now, cost)
+    pub fn refund(&self, kept: State, charge: Charge, now: Timestamp) -> Option<State> {
+        self.meter.refund(kept, charge, now)
     }
 
     /// What the script takes: burst (units), unit and refill (credit), tick (µs), most debt (credit).

@@ -161,7 +161,7 @@ impl Limiter {
             .rulings
             .iter()
             .filter(|ruling| ruling.decision.verdict == Verdict::Allow)
-            .map(|ruling| ruling.check)
+            .map(|ruling| (ruling.check, ruling.decision))
             .collect();
         if charged.is_empty() {
             return;

@@ -129,9 +129,10 @@ fn a_refund_gives_back_what_the_request_took() {
     let (store, _) = store(10);
     let (a, b) = (ten("a"), ten("b"));
     let both = [check(&a, 0, 4), check(&b, 0, 10)];
-    let (charged_at, _) = store.decide_now(&both).unwrap();
+    let (charged_at, decisions) = store.decide_now(&both).unwrap();
     assert_eq!(store.len(), 2);
-    store.refund(&both, charged_at);
+    let charged: Vec<_> = both.into_iter().zip(decisions).collect();
+    store.refund(&charged, charged_at);
     assert_eq!(store.len(), 0);
     assert!(allows(&store, &[check(&a, 0, 10), check(&b, 0, 10)]));
 }

@@ -4,8 +4,8 @@ use std::num::NonZeroU32;
 
 use proptest::prelude::*;
 use tollgate::decide::{
-    Anchor, Change, Cost, Decision, EXACT_MAX, FixedWindow, LeakyBucket, Rule, SlidingCounter,
-    SlidingLog, State, Timestamp, TokenBucket, UNITS_MAX, Verdict,
+    Anchor, Change, Charge, Cost, Decision, EXACT_MAX, FixedWindow, LeakyBucket, Rule,
+    SlidingCounter, SlidingLog, State, Timestamp, TokenBucket, UNITS_MAX, Verdict,
 };
 
 use crate::support::definition::{Definition, Fraction};
@@ -30,6 +30,15 @@ enum Ask {
     LeftAndOne,
     Capacity,
     CapacityAndOne,
+}
+
+/// What an allowed request was charged.
+fn charge(at: Timestamp, cost: u64, decision: &Decision) -> Charge {
+    Charge {
+        at,
+        cost: Cost::new(cost),
+        reset_after_us: decision.reset_after_us,
+    }
 }
 
 /// Decides by the pure function, and keeps what it says.
@@ -320,10 +329,11 @@ proptest! {
     fn a_refund_at_once_undoes_the_charge(history in history_of(ALL)) {
         play(&history, |kept, now, cost| {
             let mut after = Kept { rule: kept.rule, state: kept.state.clone() };
-            let allowed = after.decide(now, cost).verdict == Verdict::Allow;
+            let decision = after.decide(now, cost);
+            let allowed = decision.verdict == Verdict::Allow;
             if allowed && cost > 0 && !matches!(history.rule, Rule::LeakyBucket(_)) {
                 let at = Timestamp::from_micros(now);
-                let state = after.state.and_then(|s| history.rule.refund(s, at, at, Cost::new(cost)));
+                let state = after.state.and_then(|s| history.rule.refund(s, charge(at, cost, &decision), at));
                 let refunded = Kept { rule: kept.rule, state };
                 let (with, without) = (refunded.peek(now, 0).1.remaining, kept.peek(now, 0).1.remaining);
                 // To charge looks at parts of a tick, to look does not.
@@ -341,7 +351,8 @@ proptest! {
         play(&history, |kept, now, cost| {
             let mut charged = Kept { rule: kept.rule, state: kept.state.clone() };
             let mut spared = Kept { rule: kept.rule, state: kept.state.clone() };
-            if charged.decide(now, cost).verdict == Verdict::Deny {
+            let decision = charged.decide(now, cost);
+            if decision.verdict == Verdict::Deny {
                 return Ok(());
             }
             // Somebody else comes, and is charged in both worlds or in neither.
@@ -352,12 +363,15 @@ proptest! {
             let refunded_at = then + later;
             let at = Timestamp::from_micros;
             charged.state =
-                charged.state.and_then(|s| history.rule.refund(s, at(now), at(refunded_at), Cost::new(cost)));
+                charged.state.and_then(|s| history.rule.refund(s, charge(at(now), cost, &decision), at(refunded_at)));
             for probe in [refunded_at, refunded_at + 1, refunded_at + between, refunded_at + later] {
                 // Without a charge, all is at most a tick late.
                 let on_time = probe + tick_us(&history.rule) - 1;
                 let (with, without) = (charged.peek(probe, 0).1.remaining, spared.peek(on_time, 0).1.remaining);
                 prop_assert!(with <= without, "{} after a refund, {} without a charge", with, without);
+                if matches!(history.rule, Rule::SlidingLog(_)) {
+                    prop_assert_eq!(with, without, "a log forgets the charge, whoever came since");
+                }
             }
             Ok(())
         })?;

@@ -14,7 +14,7 @@ use self::shard::{Key, Shard};
 use super::{Store, StoreError};
 use crate::check::Check;
 use crate::clock::Clock;
-use crate::decide::{Ask, Change, Decision, Timestamp, decide_all};
+use crate::decide::{Ask, Change, Charge, Decision, Timestamp, decide_all};
 
 /// How many shards there are: more than threads, so that these seldom meet.
 const SHARDS: usize = 64;
@@ -126,19 +126,22 @@ impl LocalStore {
         Ok((now, decision))
     }
 
-    /// Undoes what `checks` charged at `charged_at`, as far as nobody gains by it. Give it only those that were
-    /// charged: not one in shadow that denied, and none of a request that was denied.
-    pub fn refund(&self, checks: &[Check<'_>], charged_at: Timestamp) {
-        let keys: Vec<_> = checks.iter().map(Key::of).collect();
+    /// Undoes what was charged at `charged_at` by these decisions, as far as nobody gains by it. Give it only those
+    /// that charged: not one in shadow that denied, and none of a request that was denied.
+    pub fn refund(&self, charged: &[(Check<'_>, Decision)], charged_at: Timestamp) {
+        let keys: Vec<_> = charged.iter().map(|(check, _)| Key::of(check)).collect();
         let mut held = self.lock(&keys);
         let now = self.clock.now();
-        for (check, key) in checks.iter().zip(&keys) {
+        for ((check, decision), key) in charged.iter().zip(&keys) {
             let Some(shard) = held.shard_mut(key) else {
                 continue;
             };
-            let gone = shard.replace(key, |kept| {
-                check.rule.refund(kept, charged_at, now, check.cost)
-            });
+            let charge = Charge {
+                at: charged_at,
+                cost: check.cost,
+                reset_after_us: decision.reset_after_us,
+            };
+            let gone = shard.replace(key, |kept| check.rule.refund(kept, charge, now));
             self.keys.fetch_sub(usize::from(gone), Ordering::Relaxed);
         }
     }
