@@ -2,6 +2,7 @@
 //!
 //! `document` puts the text together (includes, environment, defaults), `decode` reads it, `build` proves it.
 
+mod advice;
 mod build;
 mod collections;
 mod decode;
@@ -14,6 +15,7 @@ mod interpolate;
 mod items;
 mod key_source;
 mod load;
+mod name;
 mod shape;
 mod source;
 mod summary;

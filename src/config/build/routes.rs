@@ -25,16 +25,29 @@ use crate::route::{Pattern, Table};
 
 impl Builder<'_> {
     /// Routes, and what can only be said of policies once it is known where they are used.
-    pub(super) fn routes(&self, file: &File, policies: &Policies<'_>) -> Option<Table<Arc<Route>>> {
+    pub(super) fn routes<'f>(
+        &self,
+        file: &'f File,
+        policies: &Policies<'f>,
+    ) -> Option<Table<Arc<Route>>> {
         let written = by_name(file.routes.as_ref());
         let upstreams: Vec<&str> = by_name(file.upstreams.as_ref()).into_keys().collect();
-        let mut usage = Usage::default();
+        let known = Known {
+            upstreams: &upstreams,
+            policies,
+            file,
+        };
+        let mut usage = Usage {
+            incomplete: (file.routes.as_ref())
+                .is_none_or(|routes| !routes.value.excused.is_empty()),
+            ..Usage::default()
+        };
         let mut places = Vec::new();
         let mut built = Vec::new();
         let mut complete = true;
         for (index, (name, (at, route))) in written.into_iter().enumerate() {
             self.lint(name, at, route, policies);
-            match self.route(index, name, route, &upstreams, policies, &mut usage) {
+            match self.route(index, name, route, &known, &mut usage) {
                 Some(entry) => {
                     places.push((name, at.place));
                     built.push(entry);
@@ -71,22 +84,22 @@ impl Builder<'_> {
         index: usize,
         name: &str,
         written: &'f Written,
-        upstreams: &[&str],
-        policies: &Policies<'f>,
+        known: &Known<'_, 'f>,
         usage: &mut Usage,
     ) -> Option<(Pattern, Arc<Route>)> {
-        let action = self.action(name, written, upstreams);
+        let action = self.action(name, written, known);
         let pattern = self.pattern(written.r#match.as_ref());
-        let demands = self.demands(name, written, policies, usage);
+        let demands = self.demands(name, written, known, usage);
         let add_headers = self.header_fields(written.add_headers.as_ref());
         let strip_prefix = self.strip_prefix(written);
         // A match with a mistake in it matches more than was meant, and would tie with others for nothing.
         let pattern = pattern.filter(|_| {
-            let place = written.r#match.as_ref().map(|written| written.place);
-            !place.is_some_and(|place| self.findings.any_error_within(place))
+            written.r#match.as_ref().is_some_and(|written| {
+                written.value.unread.is_empty() && !self.findings.any_error_within(written.place)
+            })
         });
         if let Some(pattern) = &pattern {
-            self.check_path_keys(name, written, pattern, policies);
+            self.check_path_keys(name, written, pattern, known.policies);
         }
         Some((
             pattern?,
@@ -103,9 +116,10 @@ impl Builder<'_> {
         ))
     }
 
-    fn action(&self, name: &str, written: &Written, upstreams: &[&str]) -> Option<Action> {
+    fn action(&self, name: &str, written: &Written, known: &Known<'_, '_>) -> Option<Action> {
         match (&written.upstream, &written.respond) {
             (Some(upstream), None) => {
+                let upstreams = known.upstreams;
                 let position = upstreams.iter().position(|known| *known == upstream.value);
                 if position.is_none() {
                     self.dangling(
@@ -113,7 +127,7 @@ impl Builder<'_> {
                         &format!("route `{name}`"),
                         "upstream",
                         upstream,
-                        upstreams,
+                        (upstreams, known.file.upstreams.as_ref()),
                     );
                 }
                 position.map(Action::Forward)
@@ -133,6 +147,15 @@ impl Builder<'_> {
                     "`upstream` and `respond` exclude each other",
                     "keep one of them",
                 );
+                None
+            }
+            // Where one of them is there but could not be read, that is the mistake.
+            (None, None)
+                if written
+                    .unread
+                    .iter()
+                    .any(|key| matches!(*key, "upstream" | "respond")) =>
+            {
                 None
             }
             (None, None) => {
@@ -172,6 +195,7 @@ impl Builder<'_> {
         let paths: Vec<Option<Path>> = paths
             .into_iter()
             .map(|written| {
+                self.warn_literal_params(written);
                 let read = path::path(&written.value);
                 read.map_err(|refusal| self.refused(Code::E024, "path", written.place, refusal))
                     .ok()
@@ -254,12 +278,13 @@ impl Builder<'_> {
         &self,
         route: &str,
         written: &Written,
-        policies: &Policies<'_>,
+        known: &Known<'_, '_>,
         usage: &mut Usage,
     ) -> Option<Vec<Demand>> {
         let mut seen: Vec<(&str, Place)> = Vec::new();
         let mut demands = Vec::new();
         let mut complete = true;
+        usage.incomplete |= written.unread.contains(&"policies");
         let policies_written = &written.policies.as_ref()?.value;
         usage.incomplete |= !policies_written.complete;
         for item in &policies_written.items {
@@ -272,7 +297,7 @@ impl Builder<'_> {
             for (position, a_use) in uses.into_iter().enumerate() {
                 self.check_twice(route, a_use, &mut seen);
                 let falls_through = one_of && position + 1 < count;
-                match self.one_use(route, a_use, policies, usage) {
+                match self.one_use(route, a_use, known, usage) {
                     Some(done) => built.push(done),
                     None => complete = false,
                 }
@@ -281,7 +306,7 @@ impl Builder<'_> {
                     usage.needs_key.insert(a_use.policy.value.clone());
                 }
                 if one_of && !falls_through {
-                    self.check_last(a_use, policies, usage);
+                    self.check_last(a_use, known.policies, usage);
                 }
             }
             if one_of {
@@ -316,7 +341,7 @@ impl Builder<'_> {
         let Some(built) = policies.0.get(name) else {
             return;
         };
-        if let (Some(source), None) = (built.may_lack(), &built.written.on_missing_key) {
+        if let Some(source) = built.may_lack() {
             usage.reported.insert(name.to_owned());
             self.error(
                 Code::E140,
@@ -333,18 +358,18 @@ impl Builder<'_> {
         &self,
         route: &str,
         a_use: &UseItem,
-        policies: &Policies<'_>,
+        known: &Known<'_, '_>,
         usage: &mut Usage,
     ) -> Option<Use> {
-        let Some(built) = policies.0.get(a_use.policy.value.as_str()) else {
-            let known: Vec<&str> = policies.0.keys().copied().collect();
+        let Some(built) = known.policies.0.get(a_use.policy.value.as_str()) else {
+            let names: Vec<&str> = known.policies.0.keys().copied().collect();
             usage.incomplete = true;
             self.dangling(
                 Code::E101,
                 &format!("route `{route}`"),
                 "policy",
                 &a_use.policy,
-                &known,
+                (&names, known.file.policies.as_ref()),
             );
             return None;
         };
@@ -430,6 +455,13 @@ impl Builder<'_> {
             }
         }
     }
+}
+
+/// What routes may refer to.
+struct Known<'a, 'f> {
+    upstreams: &'a [&'a str],
+    policies: &'a Policies<'f>,
+    file: &'f File,
 }
 
 /// Where policies are used, and what was already said about them.
