@@ -163,27 +163,20 @@ fn report_syntax(text: &str, source: usize, errors: &[toml::de::Error], findings
 
 /// What a syntax error is, and what to do. It never repeats the text, which may be a secret.
 fn in_words(text: &str, span: &Range<usize>, message: &str) -> (String, Option<String>) {
-    let line_start = text
-        .get(..span.start)
-        .and_then(|before| before.rfind('\n'))
-        .map_or(0, |at| at + 1);
-    let before = text.get(line_start..span.start).unwrap_or_default();
     let found = text.get(span.clone()).unwrap_or_default();
     if message.contains("duplicate key") {
-        let help = match before.trim_start().strip_prefix("[[") {
-            Some(_) => format!(
+        let help = match found.strip_prefix("[[") {
+            Some(name) => format!(
                 "write [{}.NAME], one table for each",
-                found.trim_matches(['[', ']'])
+                name.trim_matches(']')
             ),
-            None if found.starts_with("[[") => {
-                format!(
-                    "write [{}.NAME], one table for each",
-                    found.trim_matches(['[', ']'])
-                )
-            }
             None => "give each field once; two tables of one name need two names".to_owned(),
         };
         return ("duplicate key".to_owned(), Some(help));
+    }
+    if let word @ ("true" | "false") = found.to_ascii_lowercase().as_str() {
+        let help = format!("write {word}, in small letters");
+        return ("malformed boolean".to_owned(), Some(help));
     }
     let unquoted = message.contains("must be quoted");
     if unquoted && found.is_empty() {

@@ -68,7 +68,10 @@ impl Builder<'_> {
                     path.place,
                     format!("`{segment}` is matched literally"),
                 )
-                .help(format!("write {{{name}}} for a segment of any value")),
+                .help(format!(
+                    "write {{{name}}} for a segment of any value, or {} if this very text is meant",
+                    escaped(segment)
+                )),
             );
         }
     }
@@ -163,6 +166,13 @@ impl Builder<'_> {
     }
 }
 
+fn escaped(segment: &str) -> String {
+    segment
+        .replace(':', "%3A")
+        .replace('<', "%3C")
+        .replace('>', "%3E")
+}
+
 /// What would guard a route whose policies can all be escaped: one of them in another way, or one more.
 fn cure(known: &[Vec<&Built<'_>>]) -> String {
     let guard = known
@@ -171,7 +181,7 @@ fn cure(known: &[Vec<&Built<'_>>]) -> String {
         .find(|built| !built.escapable() && built.sources().next().is_some());
     match guard {
         Some(built) if built.enforced() => format!(
-            "name policy `{}` outside `first_of` too: within, it is passed over for one that can be escaped",
+            "name policy `{}` beside `first_of`, not in it: there another is taken before it",
             built.name
         ),
         Some(built) => format!(

@@ -105,7 +105,7 @@ impl Builder<'_> {
                     Code::E051,
                     path.place,
                     format!("{} cannot be read: {error}", resolved.display()),
-                    "make it readable; `tollgate check --no-io` does not read the files that settings name",
+                    "to check without the files that settings name: tollgate check --no-io",
                 );
             })
             .ok()
