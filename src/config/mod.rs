@@ -23,6 +23,7 @@ mod tree;
 mod units;
 mod values;
 mod wire;
+mod words;
 
 use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroUsize};

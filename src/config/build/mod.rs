@@ -4,6 +4,7 @@ mod answers;
 mod gateway;
 mod lints;
 mod path;
+mod pattern;
 mod policies;
 mod routes;
 mod store;
