@@ -14,7 +14,11 @@ pub(crate) struct List<T> {
 
 /// A table with names of the operator's choice, each a good label.
 #[derive(Clone, Debug)]
-pub(crate) struct Named<T>(pub(crate) Vec<(At<String>, At<T>)>);
+pub(crate) struct Named<T> {
+    pub(crate) entries: Vec<(At<String>, At<T>)>,
+    /// Names that would be there but for mistakes that are reported: a use of one of them does not dangle.
+    pub(crate) excused: Vec<String>,
+}
 
 /// A table whose keys are anything.
 #[derive(Clone, Debug)]
@@ -45,10 +49,21 @@ impl<T: Decode> Decode for Named<T> {
     }
 
     fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
-        for entry in node.entries() {
-            reader.check_name(entry);
+        if let Value::List(_) = &node.value {
+            let help = format!("write [{}.NAME], one table for each", reader.key());
+            reader.wrong_type(node, "a table", &help);
+            return None;
         }
-        pairs(node, reader).map(Self)
+        let proposed = node
+            .entries()
+            .iter()
+            .filter_map(|entry| reader.check_name(entry));
+        let mut excused: Vec<String> = proposed.collect();
+        let entries = pairs(node, reader)?;
+        let unread = node.entries().iter().map(|entry| &entry.key);
+        let unread = unread.filter(|key| entries.iter().all(|(name, _)| name.value != **key));
+        excused.extend(unread.cloned());
+        Some(Self { entries, excused })
     }
 }
 

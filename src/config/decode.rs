@@ -1,5 +1,6 @@
 //! From the tree to the shapes as written. Every value is read even if its neighbour is wrong.
 
+use super::advice::{self, Hint};
 use super::error::{Code, Finding, Findings, did_you_mean};
 use super::shape::{Field, Shape, TableShape};
 use super::source::Place;
@@ -29,6 +30,9 @@ pub(crate) trait Table: Default {
 
     /// Reads the field `key`; false if there is none.
     fn set(&mut self, key: &str, node: &Node, reader: &Reader<'_>) -> bool;
+
+    /// Notes that something was written for `key`, and reported, that could not be read.
+    fn set_unread(&mut self, key: &'static str);
 }
 
 /// Declares a table once: its fields, their types, defaults (as TOML) and meanings.
@@ -43,6 +47,8 @@ macro_rules! table {
         #[derive(Clone, Debug, Default)]
         pub(crate) struct $table {
             $( $(#[doc = $meaning])+ pub(crate) $field: Option<$crate::config::decode::At<$type>>, )*
+            /// What is written but could not be read, as was reported: it is not missing.
+            pub(crate) unread: Vec<&'static str>,
         }
 
         impl $crate::config::decode::Table for $table {
@@ -67,9 +73,16 @@ macro_rules! table {
             ) -> bool {
                 $( if key == $crate::config::decode::field_key(stringify!($field)) {
                     self.$field = reader.read(key, node);
+                    if self.$field.is_none() {
+                        self.set_unread($crate::config::decode::field_key(stringify!($field)));
+                    }
                     return true;
                 } )*
                 false
+            }
+
+            fn set_unread(&mut self, key: &'static str) {
+                self.unread.push(key);
             }
         }
 
@@ -177,6 +190,8 @@ impl<'a> Reader<'a> {
         if matches!(node.value, Value::Unknown) {
             return;
         }
+        let later = advice::later_value(&self.path, node).unwrap_or_default();
+        let help = if help.is_empty() { &later } else { help };
         let finding = Finding::new(
             Code::E015,
             node.place,
@@ -243,7 +258,16 @@ impl<'a> Reader<'a> {
         if words.contains(&found.as_str()) {
             return Some(found);
         }
-        let near = did_you_mean(&found, words.iter().copied());
+        let hint = advice::word(&self.path, &found);
+        let near = match hint {
+            Some(Hint::Meant(meant)) => Some(meant),
+            Some(Hint::Later) => None,
+            _ => did_you_mean(&found, words.iter().copied()),
+        };
+        let help = match hint {
+            Some(Hint::Later) => format!("\"{found}\" is not part of this release; write {listed}"),
+            _ => format!("write {listed}"),
+        };
         self.report(
             Finding::new(
                 Code::E017,
@@ -251,7 +275,7 @@ impl<'a> Reader<'a> {
                 format!("`{} = \"{found}\"` is not known", self.key()),
             )
             .label(near.map_or_else(String::new, |near| format!("did you mean \"{near}\"?")))
-            .help(format!("write {listed}")),
+            .help(help),
         );
         None
     }
@@ -276,26 +300,43 @@ impl<'a> Reader<'a> {
                 self.missing(node, field);
             }
         }
+        for key in meant {
+            table.set_unread(key);
+        }
         Some(table)
     }
 
     /// Reports a field that does not exist; returns the one that was probably meant.
     fn unknown(&self, entry: &Entry, fields: &[Field]) -> Option<&'static str> {
         let keys = || fields.iter().map(|field| field.key);
-        let near = did_you_mean(&entry.key, keys());
-        self.report(
-            Finding::new(
-                Code::E014,
-                entry.place,
-                format!("unknown field `{}` {}", entry.key, self.within()),
-            )
-            .label(near.map_or_else(String::new, |near| format!("did you mean `{near}`?")))
-            .note(format!(
-                "allowed here: {}",
-                keys().collect::<Vec<_>>().join(", ")
-            )),
-        );
-        near
+        let (near, help, meant) = match advice::field(&self.path, &entry.key) {
+            Some(Hint::Meant(meant)) => (Some(meant), None, Some(meant)),
+            Some(Hint::Later) => (
+                None,
+                Some(format!("`{}` is not part of this release", entry.key)),
+                None,
+            ),
+            Some(Hint::Help { help, instead_of }) => (None, Some(help), instead_of),
+            None => {
+                let near = did_you_mean(&entry.key, keys());
+                (near, None, near)
+            }
+        };
+        let finding = Finding::new(
+            Code::E014,
+            entry.place,
+            format!("unknown field `{}` {}", entry.key, self.within()),
+        )
+        .label(near.map_or_else(String::new, |near| format!("did you mean `{near}`?")))
+        .note(format!(
+            "allowed here: {}",
+            keys().collect::<Vec<_>>().join(", ")
+        ));
+        self.report(match help {
+            Some(help) => finding.help(help),
+            None => finding,
+        });
+        meant
     }
 
     fn missing(&self, node: &Node, field: &Field) {
@@ -311,37 +352,6 @@ impl<'a> Reader<'a> {
             )
             .help(format!("add {} = {what}", field.key)),
         );
-    }
-
-    /// Checks the name of a policy, route and the like.
-    pub(crate) fn check_name(&self, entry: &Entry) {
-        let mut letters = entry.key.chars();
-        let good = letters.next().is_some_and(|c| c.is_ascii_lowercase())
-            && letters.all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
-            && entry.key.len() <= 48;
-        if good {
-            return;
-        }
-        let mut proposal: String = entry
-            .key
-            .to_lowercase()
-            .chars()
-            .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
-            .skip_while(|c| !c.is_ascii_lowercase())
-            .take(48)
-            .collect();
-        proposal.truncate(proposal.trim_end_matches('-').len());
-        let finding = Finding::new(
-            Code::E019,
-            entry.place,
-            format!("`{}` cannot be a name in `[{}]`", entry.key, self.key()),
-        )
-        .note("a name begins with a letter and has up to 48 of a-z, 0-9 and -, since it stands in headers and metrics");
-        self.report(if proposal.is_empty() {
-            finding
-        } else {
-            finding.help(format!("write {proposal}"))
-        });
     }
 }
 

@@ -68,11 +68,15 @@ impl Assembler<'_> {
                     let name = path.display().to_string();
                     Sources::whole(self.sources.add(name, None, PathBuf::new()))
                 });
-                self.findings.add(Finding::new(
+                let finding = Finding::new(
                     Code::E051,
                     place,
                     format!("{} cannot be read: {error}", path.display()),
-                ));
+                );
+                self.findings.add(match asked {
+                    Some(_) => finding,
+                    None => finding.help("name the configuration: --config FILE"),
+                });
                 None
             }
         }

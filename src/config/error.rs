@@ -118,8 +118,16 @@ codes! {
     W205,
     /// A key from a path parameter: each value has a counter of its own.
     W208,
-    /// A secret made at start: counters begin anew with each restart.
+    /// A secret made at start: gateways do not share limits, and a restart forgets usage.
     W209,
+    /// A literal segment of a path that looks like a parameter.
+    W210,
+    /// No route: every request is answered as unmatched.
+    W211,
+    /// A server of an upstream that is a listener of the gateway's own.
+    W212,
+    /// A password in the configuration.
+    W213,
 }
 
 /// Whether it keeps the configuration from loading.
@@ -321,7 +329,7 @@ impl Diagnostic {
             "line": location.and_then(|location| location.line),
             "column": location.and_then(|location| location.column),
             "message": self.message,
-            "help": (!help.is_empty()).then(|| help.join("; ")),
+            "help": (!help.is_empty()).then(|| in_one_line(&help)),
         });
         if let (Some((other, what)), Some(object)) = (&self.also, object.as_object_mut()) {
             object.insert(
@@ -388,6 +396,18 @@ impl Location {
         let pointer = format!("{:before$}{carets} {label}", "", before = excerpt.before);
         writeln!(text, "{:width$} | {}", "", pointer.trim_end())
     }
+}
+
+/// Sentences one after the other: a question ends by itself, the others with a semicolon.
+fn in_one_line(texts: &[&str]) -> String {
+    let mut line = String::new();
+    for text in texts {
+        if !line.is_empty() {
+            line.push_str(if line.ends_with('?') { " " } else { "; " });
+        }
+        line.push_str(text);
+    }
+    line
 }
 
 /// The one of `known` that `found` was probably meant to be.

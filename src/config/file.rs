@@ -8,10 +8,13 @@ use tracing::level_filters::LevelFilter;
 
 use super::ClientIpInLogs;
 use super::collections::{List, Named, Pairs};
-use super::decode::{table, words};
+use super::decode::table;
 use super::items::{Item, Key, ServerAt, UseItem};
 use super::values::{CostUnits, FilePath, Percent, Size, Span, Units, Version, Whole};
 use super::wire::{FieldValue, HostField, Wanted};
+pub(crate) use super::words::{
+    Balance, Builtin, GlobalMode, Kind, LogFormat, RateLimitFields, RequestId, StoreWord, Unmatched,
+};
 use crate::answer::{Legacy, UpstreamFields, When};
 use crate::check::{Mode, OnMissingKey, OnStoreFailure, Scope, Unit};
 use crate::decide::{Anchor, Limit};
@@ -353,100 +356,3 @@ table! {
         client_ip: ClientIpInLogs = "\"full\"";
     }
 }
-
-/// `mode` of the top level.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum GlobalMode {
-    Enforce,
-    Shadow,
-}
-
-/// `kind` of a policy.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Kind {
-    FixedWindow,
-    SlidingLog,
-    SlidingCounter,
-    TokenBucket,
-    LeakyBucket,
-}
-
-/// `kind` of the store.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum StoreWord {
-    Local,
-    Valkey,
-}
-
-/// `server.unmatched`.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Unmatched {
-    NotFound,
-    Misdirected,
-}
-
-/// `server.request_id`.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum RequestId {
-    Keep,
-    New,
-}
-
-/// `builtin` of an upstream.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Builtin {
-    Echo,
-}
-
-/// `balance` of an upstream.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Balance {
-    RoundRobin,
-}
-
-/// `headers.ratelimit`.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum RateLimitFields {
-    Draft,
-    Off,
-}
-
-/// `logs.format`.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum LogFormat {
-    Json,
-    Text,
-}
-
-words!(GlobalMode { "enforce" => Self::Enforce, "shadow" => Self::Shadow });
-words!(Kind {
-    "fixed-window" => Self::FixedWindow,
-    "sliding-log" => Self::SlidingLog,
-    "sliding-counter" => Self::SlidingCounter,
-    "token-bucket" => Self::TokenBucket,
-    "leaky-bucket" => Self::LeakyBucket,
-});
-words!(StoreWord { "local" => Self::Local, "valkey" => Self::Valkey });
-words!(Unmatched { "404" => Self::NotFound, "421" => Self::Misdirected });
-words!(RequestId { "keep" => Self::Keep, "new" => Self::New });
-words!(Builtin { "echo" => Self::Echo });
-words!(Balance { "round-robin" => Self::RoundRobin });
-words!(RateLimitFields { "draft" => Self::Draft, "off" => Self::Off });
-words!(LogFormat { "json" => Self::Json, "text" => Self::Text });
-words!(Anchor { "epoch" => Self::Epoch, "first-request" => Self::FirstRequest });
-words!(OnMissingKey { "skip" => Self::Skip, "deny" => Self::Deny, "empty" => Self::Empty });
-words!(OnStoreFailure { "allow" => Self::Allow, "deny" => Self::Deny, "local" => Self::Local });
-words!(Scope { "shared" => Self::Shared, "local" => Self::Local });
-words!(Mode { "enforce" => Self::Enforce, "shadow" => Self::Shadow, "off" => Self::Off });
-words!(Legacy { "none" => Self::None, "seconds" => Self::Seconds, "epoch" => Self::Epoch });
-words!(When { "always" => Self::Always, "near-limit" => Self::NearLimit, "reject" => Self::Reject });
-words!(UpstreamFields { "merge" => Self::Merge, "pass" => Self::Pass, "replace" => Self::Replace });
-words!(ClientIpInLogs { "full" => Self::Full, "masked" => Self::Masked, "hash" => Self::Hash });
-words!(LevelFilter {
-    "off" => Self::OFF,
-    "error" => Self::ERROR,
-    "warn" => Self::WARN,
-    "info" => Self::INFO,
-    "debug" => Self::DEBUG,
-    "trace" => Self::TRACE,
-});

@@ -5,6 +5,7 @@ use super::decode::{At, Decode, Reader};
 use super::error::{Code, Finding};
 use super::file::{ItemTable, UseTable, WeightedServer};
 use super::key_source;
+use super::name::is_name;
 use super::shape::{NAME, Shape};
 use super::tree::{Node, Value};
 use super::values::CostUnits;
@@ -102,11 +103,7 @@ impl Decode for Unit {
 
     fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
         let text = reader.text(node, "\"requests\", \"content-bytes\" or a name")?;
-        let mut letters = text.chars();
-        let good = letters.next().is_some_and(|c| c.is_ascii_lowercase())
-            && letters.all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
-            && text.len() <= 48;
-        if !good {
+        if !is_name(text) {
             reader.report(
                 Finding::new(
                     Code::E019,

@@ -1,5 +1,7 @@
 //! The spelling of key sources: `ip`, `ip/56`, `header:x-api-key`.
 
+use http::HeaderName;
+
 use super::error::did_you_mean;
 use super::units::Refusal;
 use crate::check::KeySource;
@@ -47,7 +49,25 @@ fn meant(text: &str) -> String {
 }
 
 fn advice(word: &str) -> String {
-    let near = did_you_mean(word, WORDS)
+    if matches!(word, "identity" | "tier") {
+        return format!(
+            "\"{word}\" is not part of this release; until then \"header:NAME\" or \"ip\""
+        );
+    }
+    let lower = word.to_ascii_lowercase();
+    let meant = match lower.as_str() {
+        "client_ip" | "client-ip" | "remote_addr" | "remote-addr" | "address" => {
+            Some("ip".to_owned())
+        }
+        // Nothing but names of header fields is written so.
+        name if name == "authorization"
+            || (name.contains('-') && HeaderName::from_bytes(name.as_bytes()).is_ok()) =>
+        {
+            Some(format!("header:{name}"))
+        }
+        _ => did_you_mean(word, WORDS).map(str::to_owned),
+    };
+    let near = meant
         .map(|near| format!("did you mean \"{near}\"? "))
         .unwrap_or_default();
     format!(
@@ -56,7 +76,7 @@ fn advice(word: &str) -> String {
 }
 
 /// A name of a path parameter.
-fn is_param_name(name: &str) -> bool {
+pub(crate) fn is_param_name(name: &str) -> bool {
     let mut letters = name.chars();
     letters
         .next()
@@ -113,7 +133,11 @@ mod tests {
             ("haeder:x", "did you mean \"header:x\"?"),
             ("path:{id}", "without braces"),
             ("global:x", "write \"global\" alone"),
-            ("identity", "write ip,"),
+            ("identity", "not part of this release"),
+            ("X-Api-Key", "did you mean \"header:x-api-key\"?"),
+            ("Authorization", "did you mean \"header:authorization\"?"),
+            ("remote_addr", "did you mean \"ip\"?"),
+            ("nothing like it", "write ip,"),
         ] {
             match parse(text) {
                 Err(refusal) => {

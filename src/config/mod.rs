@@ -2,6 +2,7 @@
 //!
 //! `document` puts the text together (includes, environment, defaults), `decode` reads it, `build` proves it.
 
+mod advice;
 mod build;
 mod collections;
 mod decode;
@@ -14,6 +15,7 @@ mod interpolate;
 mod items;
 mod key_source;
 mod load;
+mod name;
 mod shape;
 mod source;
 mod summary;
@@ -21,6 +23,7 @@ mod tree;
 mod units;
 mod values;
 mod wire;
+mod words;
 
 use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroUsize};

@@ -102,6 +102,12 @@ impl Sources {
         )
     }
 
+    /// What stands at a place, secrets included: to look at, never to show.
+    pub(crate) fn written(&self, place: Place) -> Option<&str> {
+        let text = self.get(place.source)?.text.as_deref()?;
+        text.get(place.start..place.end)
+    }
+
     /// Line, column and text of a place; none where there is no text.
     pub(crate) fn position(&self, place: Place) -> Option<Position> {
         let source = self.get(place.source)?;

@@ -1,5 +1,7 @@
 //! TOML as a tree in which everything knows its place. Variables are filled in on the way.
 
+use std::ops::Range;
+
 use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 
@@ -150,22 +152,52 @@ fn report_syntax(text: &str, source: usize, errors: &[toml::de::Error], findings
             start: span.start,
             end: span.end,
         };
-        let mut finding = Finding::new(
-            Code::E001,
-            place,
-            format!(
-                "this is not TOML: {}",
-                error
-                    .message()
-                    .replace('\n', ", ")
-                    .replace("invalid", "malformed")
-            ),
-        );
-        if error.message().contains("duplicate key") {
-            finding = finding.help("give each field once; two tables of one name need two names");
-        }
-        findings.add(finding);
+        let (what, help) = in_words(text, &span, error.message());
+        let finding = Finding::new(Code::E001, place, format!("this is not TOML: {what}"));
+        findings.add(match help {
+            Some(help) => finding.help(help),
+            None => finding,
+        });
     }
+}
+
+/// What a syntax error is, and what to do. It never repeats the text, which may be a secret.
+fn in_words(text: &str, span: &Range<usize>, message: &str) -> (String, Option<String>) {
+    let found = text.get(span.clone()).unwrap_or_default();
+    if message.contains("duplicate key") {
+        let help = match found.strip_prefix("[[") {
+            Some(name) => format!(
+                "write [{}.NAME], one table for each",
+                name.trim_matches(']')
+            ),
+            None => "give each field once; two tables of one name need two names".to_owned(),
+        };
+        return ("duplicate key".to_owned(), Some(help));
+    }
+    if let word @ ("true" | "false") = found.to_ascii_lowercase().as_str() {
+        let help = format!("write {word}, in small letters");
+        return ("malformed boolean".to_owned(), Some(help));
+    }
+    let unquoted = message.contains("must be quoted");
+    if unquoted && found.is_empty() {
+        return (
+            "a value is missing".to_owned(),
+            Some("write a value after the `=`".to_owned()),
+        );
+    }
+    // The parser takes `ip` for the beginning of `inf`, `token-bucket` for that of `true`.
+    let like_a_text = ["float", "boolean", "integer", "number", "date"]
+        .iter()
+        .any(|kind| message.contains(kind))
+        && found.contains(|c: char| c.is_alphabetic() || matches!(c, ':' | '/'));
+    if unquoted || like_a_text {
+        return (
+            "a text without quotes".to_owned(),
+            Some("put texts in quotes, as in key = \"ip\"".to_owned()),
+        );
+    }
+    let what = message.replace('\n', ", ").replace("invalid", "malformed");
+    (what, None)
 }
 
 struct Converter<'a> {

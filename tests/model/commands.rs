@@ -65,6 +65,30 @@ fn check_reads_no_secret_without_io() {
 }
 
 #[test]
+fn every_shipped_configuration_passes_without_a_warning() {
+    let mut shipped = vec![std::path::PathBuf::from("deploy/tollgate.toml")];
+    for directory in ["config", "config/examples"] {
+        let entries = std::fs::read_dir(directory).unwrap();
+        shipped.extend(
+            entries
+                .map(|entry| entry.unwrap().path())
+                .filter(|path| path.extension().is_some_and(|it| it == "toml")),
+        );
+    }
+    assert!(shipped.len() >= 4, "{shipped:?}");
+    for path in shipped {
+        let path = path.to_str().unwrap();
+        let output = tollgate(&["check", "--no-io", "--strict", "--config", path]);
+        assert_eq!(
+            output.status.code(),
+            Some(0),
+            "{path}: {}",
+            text(&output.stdout)
+        );
+    }
+}
+
+#[test]
 fn check_in_json_is_one_array() {
     for (file, count) in [
         ("config/quickstart.toml", 0),

@@ -210,11 +210,10 @@ fn a_mistake_in_json_has_the_fields_that_tools_read() {
         (&Value::from(7), &Value::from(1))
     );
     assert_eq!(json["message"], "unknown field `limti` in policy `p`");
+    let help = json["help"].as_str().unwrap();
     assert!(
-        json["help"]
-            .as_str()
-            .unwrap()
-            .starts_with("did you mean `limit`?")
+        help.starts_with("did you mean `limit`? allowed here: kind, limit, "),
+        "{help}"
     );
 }
 
@@ -222,28 +221,162 @@ fn a_mistake_in_json_has_the_fields_that_tools_read() {
 fn a_file_that_is_not_there_is_told() {
     let loaded = load(Path::new("no/such/file.toml"), &options(&[]));
     assert_eq!(codes(&loaded), [Code::E051]);
-    assert!(rendered(&loaded).contains("no/such/file.toml"));
+    let words = rendered(&loaded);
+    assert!(words.contains("no/such/file.toml"), "{words}");
+    assert!(words.contains("--config FILE"), "{words}");
 }
 
 #[test]
 fn every_example_loads() {
-    let fake = options(&[]);
     for path in ["config/tollgate.toml", "config/quickstart.toml"] {
-        let loaded = load(Path::new(path), &fake);
+        let loaded = load(Path::new(path), &options(&[]));
         assert!(
             loaded.config.is_some() && loaded.diagnostics.is_empty(),
             "{path}:\n{}",
             rendered(&loaded)
         );
     }
-    // Its secrets are not on this machine.
-    let without_files = LoadOptions { io: false, ..fake };
-    let loaded = load(Path::new("config/examples/shop.toml"), &without_files);
-    assert!(
-        loaded.config.is_some() && loaded.diagnostics.is_empty(),
-        "{}",
-        rendered(&loaded)
-    );
+}
+
+#[test]
+fn the_quickstart_with_valkey_shares_limits() {
+    let text = fs::read_to_string("config/quickstart.toml").unwrap();
+    let (before, block) = text.split_once("# [store]\n").unwrap();
+    let (block, after) = block.split_once("\n\n").unwrap();
+    let block: Vec<&str> = block
+        .lines()
+        .map(|line| line.strip_prefix("# ").unwrap_or(line))
+        .collect();
+    let text = format!("{before}[store]\n{}\n\n{after}", block.join("\n"));
+    let without_files = LoadOptions {
+        io: false,
+        ..options(&[])
+    };
+    let loaded = load_text(Path::new("quickstart.toml"), &text, &without_files);
+    assert!(loaded.diagnostics.is_empty(), "{}", rendered(&loaded));
+    let config = loaded.config.unwrap();
+    assert!(matches!(config.store.kind, StoreKind::Valkey(_)));
+}
+
+#[test]
+fn a_password_from_the_environment_is_not_in_the_file() {
+    let around = |url: &str| {
+        format!(
+            "[store]\nkind = \"valkey\"\nurl = {url}\nkey_secret_file = \"key_secret\"\n{AROUND}"
+        )
+    };
+    let env = [("URL", "valkey://u:hunter2@h"), ("PASSWORD", "hunter2")];
+    let without_files = LoadOptions {
+        io: false,
+        ..options(&env)
+    };
+    for (url, expected) in [
+        ("\"${URL}\"", vec![]),
+        ("\"valkey://u:${PASSWORD}@h\"", vec![]),
+        ("\"valkey://u@h\"", vec![]),
+        ("\"valkey://:hunter2@h\"", vec![Code::W213]),
+    ] {
+        let loaded = load_text(Path::new("t.toml"), &around(url), &without_files);
+        assert_eq!(codes(&loaded), expected, "{url}");
+    }
+}
+
+#[test]
+fn a_url_from_the_environment_needs_valkey_too() {
+    let env = options(&[("TOLLGATE__STORE__URL", "valkey://h")]);
+    let loaded = load_text(Path::new("t.toml"), AROUND, &env);
+    assert_eq!(codes(&loaded), [Code::E030]);
+}
+
+#[test]
+fn an_upstream_that_is_a_listener_is_told() {
+    for (listener, server, loops) in [
+        ("127.0.0.1:9000", "127.0.0.1:9000", true),
+        ("127.0.0.1:9000", "localhost:9000", true),
+        ("0.0.0.0:9000", "127.0.0.1:9000", true),
+        ("0.0.0.0:9000", "LOCALHOST:9000", true),
+        ("0.0.0.0:9000", "0.0.0.0:9000", true),
+        ("[::]:9000", "127.0.0.1:9000", true),
+        ("[::1]:9000", "[::1]:9000", true),
+        ("10.0.0.1:9000", "10.0.0.1:9000", true),
+        ("0.0.0.0:9000", "127.0.0.1:9001", false),
+        ("0.0.0.0:9000", "[::1]:9000", false),
+        ("0.0.0.0:9000", "10.0.0.1:9000", false),
+        ("0.0.0.0:9000", "app:9000", false),
+        ("10.0.0.1:9000", "localhost:9000", false),
+        ("10.0.0.1:9000", "127.0.0.1:9000", false),
+    ] {
+        let text = format!("[listeners.main]\naddress = \"{listener}\"\n{AROUND}");
+        let loaded = read(&text.replace(
+            "servers = [\"127.0.0.1:9000\"]",
+            &format!("servers = [\"{server}\"]"),
+        ));
+        let expected = if loops { vec![Code::W212] } else { vec![] };
+        assert_eq!(codes(&loaded), expected, "{listener} {server}");
+    }
+}
+
+#[test]
+fn a_colon_that_is_escaped_is_meant() {
+    for (path, expected) in [
+        ("/x/:id", vec![Code::W210]),
+        ("/x/:a/:b", vec![Code::W210, Code::W210]),
+        ("/x/<id>", vec![Code::W210]),
+        ("/x/%3Aid", vec![]),
+        ("/x/%3Cint%3Aid%3E", vec![]),
+        ("/x/a:id", vec![]),
+        ("/x/:", vec![]),
+        ("/x/{id}", vec![]),
+    ] {
+        let loaded = read(&AROUND.replace("/*", path));
+        assert_eq!(codes(&loaded), expected, "{path}");
+    }
+}
+
+#[test]
+fn a_policy_without_the_parameter_guards_a_route_with_it() {
+    let by_id =
+        "[policies.by-id]\nkind = \"token-bucket\"\nlimit = \"1/s\"\nkey = [\"ip\", \"path:id\"]\n";
+    let text = |policies: &str| {
+        AROUND
+            .replace("/*", "/x/{id}")
+            .replace("policies = [\"p\"]", policies)
+            + by_id
+    };
+    let loaded = read(&text("policies = [\"p\", \"by-id\"]"));
+    assert_eq!(codes(&loaded), []);
+    let loaded = read(&text("policies = [{ first_of = [\"by-id\", \"p\"] }]"));
+    assert_eq!(codes(&loaded), [Code::W208]);
+    assert!(rendered(&loaded).contains("beside `first_of`"));
+}
+
+#[test]
+fn what_belongs_to_a_later_release_is_told_as_such() {
+    for (table, key) in [
+        ("[listeners.x]\naddress = \"127.0.0.1:1\"\n", "h2"),
+        (
+            "[listeners.x]\naddress = \"127.0.0.1:1\"\n",
+            "proxy_protocol",
+        ),
+        ("[upstreams.x]\nbuiltin = \"echo\"\n", "health"),
+        ("[store]\n", "sentinel"),
+        ("", "admin"),
+        ("", "identity"),
+        (
+            "[routes.x]\nmatch = { path = \"/x\" }\nrespond = {}\n",
+            "priority",
+        ),
+    ] {
+        // What stands first in a file is of the top level.
+        let loaded = read(&if table.is_empty() {
+            format!("{key} = {{}}\n{AROUND}")
+        } else {
+            format!("{AROUND}\n{table}{key} = {{}}\n")
+        });
+        assert_eq!(codes(&loaded), [Code::E014], "{key}");
+        let help = loaded.diagnostics[0].help.clone().unwrap();
+        assert_eq!(help, format!("`{key}` is not part of this release"));
+    }
 }
 
 #[test]

@@ -39,7 +39,7 @@ impl Builder<'_> {
 
     pub(super) fn listeners(&self, file: &File) -> Option<Vec<Listener>> {
         let table = file.listeners.as_ref()?;
-        if table.value.0.is_empty() {
+        if table.value.entries.is_empty() && table.value.excused.is_empty() {
             self.error(
                 Code::E016,
                 table.place,
@@ -78,7 +78,9 @@ impl Builder<'_> {
             .as_ref()
             .map(|list| list.value.items.as_slice())
             .unwrap_or_default();
-        if let (Header::Single(name), true) = (&header, networks.is_empty()) {
+        if let (Header::Single(name), true) = (&header, networks.is_empty())
+            && !written.unread.contains(&"trusted_proxies")
+        {
             self.error(
                 Code::E111,
                 written.header.as_ref()?.place,

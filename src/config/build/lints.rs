@@ -6,9 +6,9 @@ use super::{Builder, value};
 use crate::check::{KeySource, Mode};
 use crate::config::decode::At;
 use crate::config::error::{Code, Finding};
-use crate::config::file::Route;
+use crate::config::file::{File, Route, Unmatched};
 use crate::config::items::UseItem;
-use crate::config::key_source::is_unverified;
+use crate::config::key_source::{is_param_name, is_unverified};
 
 impl Builder<'_> {
     /// Policies that no route uses, and keys that may be missing where nobody says what then.
@@ -25,6 +25,57 @@ impl Builder<'_> {
         }
     }
 
+    /// A gateway without routes forwards nothing.
+    pub(super) fn check_any_route(&self, file: &File) {
+        let Some(routes) = file
+            .routes
+            .as_ref()
+            .filter(|it| it.value.entries.is_empty())
+        else {
+            return;
+        };
+        let unmatched = file
+            .server
+            .as_ref()
+            .and_then(|server| value(&server.value.unmatched));
+        let status = match unmatched {
+            Some(Unmatched::Misdirected) => 421,
+            _ => 404,
+        };
+        self.findings.add(
+            Finding::new(
+                Code::W211,
+                routes.place,
+                format!("no routes: every request is answered with {status}"),
+            )
+            .help("add [routes.NAME] with match = { path = \"/*\" } and an upstream"),
+        );
+    }
+
+    /// Segments that are parameters elsewhere, and here a text like any other. Whoever means the text can escape it.
+    pub(super) fn warn_literal_params(&self, path: &At<String>) {
+        for segment in path.value.split('/') {
+            let inner = segment.strip_prefix(':').or_else(|| {
+                let inner = segment.strip_prefix('<')?.strip_suffix('>')?;
+                Some(inner.rsplit_once(':').map_or(inner, |(_, name)| name))
+            });
+            let Some(name) = inner.filter(|name| is_param_name(name)) else {
+                continue;
+            };
+            self.findings.add(
+                Finding::new(
+                    Code::W210,
+                    path.place,
+                    format!("`{segment}` is matched literally"),
+                )
+                .help(format!(
+                    "write {{{name}}} for a segment of any value, or {} if this very text is meant",
+                    escaped(segment)
+                )),
+            );
+        }
+    }
+
     /// Warnings about what a route leaves open.
     pub(super) fn lint(
         &self,
@@ -36,6 +87,10 @@ impl Builder<'_> {
         let Some(items) = written.policies.as_ref().map(|items| &items.value) else {
             return;
         };
+        // What is there and could not be read may be all that is missed.
+        if written.unread.contains(&"policies") {
+            return;
+        }
         if items.items.is_empty() && items.complete && written.respond.is_none() {
             self.findings.add(
                 Finding::new(
@@ -63,6 +118,7 @@ impl Builder<'_> {
         if guarded || !items.complete {
             return;
         }
+        let cure = cure(&known);
         let mut escapable = known.iter().flatten().filter(|built| {
             value(&built.written.mode) != Some(Mode::Off)
                 && built.sources().next().is_some()
@@ -82,16 +138,18 @@ impl Builder<'_> {
                         sources.join(" and ")
                     ),
                 )
-                .help("add a policy with key = \"ip\" beside it"),
+                .help(cure.clone()),
             );
         }
         for built in known.iter().flatten() {
-            self.warn_path_key(name, built);
+            if value(&built.written.mode) != Some(Mode::Off) {
+                self.warn_path_key(name, built, &cure);
+            }
         }
     }
 
     /// A counter for each value of a path parameter does not limit somebody who tries many values.
-    fn warn_path_key(&self, route: &str, built: &Built<'_>) {
+    fn warn_path_key(&self, route: &str, built: &Built<'_>, cure: &str) {
         for source in built.sources() {
             let KeySource::Path(param) = &source.value else {
                 continue;
@@ -102,8 +160,34 @@ impl Builder<'_> {
                     source.place,
                     format!("each `{{{param}}}` has a counter of its own: trying many is not limited on route `{route}`"),
                 )
-                .help("add a policy with key = \"ip\" beside it"),
+                .help(cure),
             );
         }
+    }
+}
+
+fn escaped(segment: &str) -> String {
+    segment
+        .replace(':', "%3A")
+        .replace('<', "%3C")
+        .replace('>', "%3E")
+}
+
+/// What would guard a route whose policies can all be escaped: one of them in another way, or one more.
+fn cure(known: &[Vec<&Built<'_>>]) -> String {
+    let guard = known
+        .iter()
+        .flatten()
+        .find(|built| !built.escapable() && built.sources().next().is_some());
+    match guard {
+        Some(built) if built.enforced() => format!(
+            "name policy `{}` beside `first_of`, not in it: there another is taken before it",
+            built.name
+        ),
+        Some(built) => format!(
+            "policy `{}` would limit that, but its mode keeps it from denying: write mode = \"enforce\"",
+            built.name
+        ),
+        None => "add one more policy, whose key is \"ip\" and nothing else".to_owned(),
     }
 }

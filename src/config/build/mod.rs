@@ -4,6 +4,7 @@ mod answers;
 mod gateway;
 mod lints;
 mod path;
+mod pattern;
 mod policies;
 mod routes;
 mod store;
@@ -45,9 +46,11 @@ pub(crate) fn build(file: &File, builder: Builder<'_>) -> Option<Config> {
     let metrics = builder.metrics(file);
     let logs = builder.logs(file);
     builder.check_addresses(file);
+    builder.check_loops(file);
     if builder.findings.any_error() {
         return None;
     }
+    builder.check_any_route(file);
     Some(Config {
         server: server?,
         listeners: listeners?,
@@ -69,8 +72,18 @@ impl Builder<'_> {
             .add(Finding::new(code, place, message).help(help));
     }
 
-    /// Reports a name that is not defined.
-    fn dangling(&self, code: Code, user: &str, what: &str, name: &At<String>, known: &[&str]) {
+    /// Reports a name that is not defined in `table`, unless a mistake there explains it.
+    fn dangling<T>(
+        &self,
+        code: Code,
+        user: &str,
+        what: &str,
+        name: &At<String>,
+        (known, table): (&[&str], Option<&At<Named<T>>>),
+    ) {
+        if table.is_none_or(|table| table.value.excused.contains(&name.value)) {
+            return;
+        }
         let near = did_you_mean(&name.value, known.iter().copied());
         let mut message = format!("{user} uses unknown {what} `{}`", name.value);
         if let Some(near) = near {
@@ -89,11 +102,12 @@ impl Builder<'_> {
         let resolved = self.sources.resolve(path.place.source, &path.value.0);
         std::fs::read(&resolved)
             .map_err(|error| {
-                self.findings.add(Finding::new(
+                self.error(
                     Code::E051,
                     path.place,
                     format!("{} cannot be read: {error}", resolved.display()),
-                ));
+                    "to check without the files that settings name: tollgate check --no-io",
+                );
             })
             .ok()
     }
@@ -102,7 +116,7 @@ impl Builder<'_> {
 /// The entries of a named table, by name.
 fn by_name<T>(table: Option<&At<Named<T>>>) -> BTreeMap<&str, (&At<String>, &T)> {
     table
-        .map(|table| table.value.0.iter())
+        .map(|table| table.value.entries.iter())
         .into_iter()
         .flatten()
         .map(|(name, entry)| (name.value.as_str(), (name, &entry.value)))

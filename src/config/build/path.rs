@@ -5,8 +5,10 @@ use crate::route::pattern::{Host, Path, PatternError};
 
 /// Reads `/v1/users/{id}/*`.
 pub(super) fn path(text: &str) -> Result<Path, Refusal> {
-    let read = Path::parse(text)
-        .map_err(|error| Refusal::new(format!("`{text}`: {error}"), advice(text, &error)))?;
+    let read = Path::parse(text).map_err(|error| match error {
+        PatternError::Star(_) => star(text),
+        error => Refusal::new(format!("`{text}`: {error}"), advice(text, &error)),
+    })?;
     // A needless escape would hide from whoever looks for the path in the file.
     let canonical = canonical(text);
     if canonical != text {
@@ -38,6 +40,23 @@ pub(super) fn host(text: &str) -> Result<Host, Refusal> {
         };
         Refusal::new(why, help)
     })
+}
+
+/// A `*` that is not a whole last segment: `/v1/**`, `/v1/*/x`, `/v1/a*`.
+fn star(text: &str) -> Refusal {
+    let before = text.split('*').next().unwrap_or_default();
+    let above = before.rsplit_once('/').map_or("", |(above, _)| above);
+    let below = format!("write \"{above}/*\" for all below");
+    let one_segment = text.replacen("/*/", "/{name}/", 1);
+    let help = if Path::parse(&one_segment).is_ok() {
+        format!("{below}, or \"{one_segment}\" for one segment of any value")
+    } else {
+        below
+    };
+    Refusal::new(
+        format!("`{text}`: a `*` stands for all that follows, as the last segment"),
+        help,
+    )
 }
 
 fn advice(text: &str, error: &PatternError) -> String {
@@ -92,7 +111,11 @@ mod tests {
             ("/a%2fb", "\"/a%2Fb\""),
             ("v1/login", "\"/v1/login\""),
             ("/a//b", "\"/a/b\""),
-            ("/a/*/b", ""),
+            ("/a/*/b", "\"/a/*\" for all below, or \"/a/{name}/b\""),
+            ("/a/**", "\"/a/*\""),
+            ("/**", "\"/*\""),
+            ("/a/b*", "\"/a/*\""),
+            ("/a/*/b/*/c", "\"/a/*\""),
             ("/{a}/{a}", "of its own"),
             ("/%", ""),
             ("/%é1", ""),

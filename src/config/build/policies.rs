@@ -8,9 +8,10 @@ use super::answers::DEFAULT;
 use super::{Builder, by_name, non_zero, value};
 use crate::check::{Generation, KeySource, Mode, OnMissingKey, OnStoreFailure, Policy};
 use crate::config::Store;
+use crate::config::collections::Named;
 use crate::config::decode::At;
 use crate::config::error::{Code, Finding};
-use crate::config::file::{File, GlobalMode, Kind, Policy as Written};
+use crate::config::file::{File, GlobalMode, Kind, Policy as Written, Reject};
 use crate::config::key_source::is_unverified;
 use crate::config::source::Place;
 use crate::decide::{
@@ -23,7 +24,9 @@ const STATE_FORMAT: u32 = 1;
 /// A policy, as far as it could be built, and what routes need to know of it.
 #[derive(Debug)]
 pub(super) struct Built<'f> {
-    /// Where its name stands.
+    /// Its name.
+    pub(super) name: &'f str,
+    /// Where it stands.
     pub(super) place: Place,
     /// As written.
     pub(super) written: &'f Written,
@@ -52,7 +55,8 @@ impl Built<'_> {
 
     /// Whether it limits anything now.
     pub(super) fn enforced(&self) -> bool {
-        value(&self.written.mode) == Some(Mode::Enforce)
+        // A mode that could not be read is given the benefit of the doubt.
+        matches!(value(&self.written.mode), None | Some(Mode::Enforce))
     }
 
     /// Whether a client can escape it by changing what it sends.
@@ -62,11 +66,13 @@ impl Built<'_> {
         })
     }
 
-    /// The first source of its key that a request may lack.
+    /// The first source of its key that a request may lack, if the policy does not say what then.
     pub(super) fn may_lack(&self) -> Option<&KeySource> {
+        let says = self.written.on_missing_key.is_some()
+            || self.written.unread.contains(&"on_missing_key");
         self.sources()
             .map(|source| &source.value)
-            .find(|source| source.can_be_missing())
+            .find(|source| source.can_be_missing() && !says)
     }
 }
 
@@ -89,8 +95,10 @@ impl Builder<'_> {
                     instances,
                     shadow,
                     rejects: &rejects,
+                    reject_table: file.rejects.as_ref(),
                 };
                 let built = Built {
+                    name,
                     place: at.place,
                     written: policy,
                     policy: self.policy(&common, policy).map(Arc::new),
@@ -190,7 +198,13 @@ impl Builder<'_> {
         let position = common.rejects.iter().position(|name| *name == reject.value);
         if position.is_none() {
             let user = format!("policy `{}`", common.name);
-            self.dangling(Code::E103, &user, "reject", reject, common.rejects);
+            self.dangling(
+                Code::E103,
+                &user,
+                "reject",
+                reject,
+                (common.rejects, common.reject_table),
+            );
         }
         position
     }
@@ -256,10 +270,7 @@ impl Builder<'_> {
 
     /// A key that may be missing, on a policy that does not say what then.
     pub(super) fn must_say_on_missing_key(&self, name: &str, built: &Built<'_>) {
-        let (Some(source), None) = (built.may_lack(), &built.written.on_missing_key) else {
-            return;
-        };
-        let Some(key) = &built.written.key else {
+        let (Some(source), Some(key)) = (built.may_lack(), &built.written.key) else {
             return;
         };
         self.error(
@@ -291,6 +302,7 @@ struct Common<'a> {
     instances: NonZeroU32,
     shadow: bool,
     rejects: &'a [&'a str],
+    reject_table: Option<&'a At<Named<Reject>>>,
 }
 
 /// In the order in which rejects are built.

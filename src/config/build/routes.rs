@@ -10,31 +10,40 @@ use super::policies::Policies;
 use super::{Builder, by_name, path, value};
 use crate::check::KeySource;
 use crate::check::{Demand, Use};
-use crate::config::collections::{List, Pairs};
-use crate::config::decode::At;
 use crate::config::error::{Code, Finding};
-use crate::config::file::{File, Match, Route as Written};
+use crate::config::file::{File, Route as Written};
 use crate::config::items::{Item, UseItem};
 use crate::config::source::Place;
-use crate::config::units::Refusal;
-use crate::config::wire::Wanted;
 use crate::config::{Action, Route};
 use crate::decide::Cost;
-use crate::route::pattern::{Host, Path, Segment, Value};
+use crate::route::pattern::{Path, Segment};
 use crate::route::{Pattern, Table};
 
 impl Builder<'_> {
     /// Routes, and what can only be said of policies once it is known where they are used.
-    pub(super) fn routes(&self, file: &File, policies: &Policies<'_>) -> Option<Table<Arc<Route>>> {
+    pub(super) fn routes<'f>(
+        &self,
+        file: &'f File,
+        policies: &Policies<'f>,
+    ) -> Option<Table<Arc<Route>>> {
         let written = by_name(file.routes.as_ref());
         let upstreams: Vec<&str> = by_name(file.upstreams.as_ref()).into_keys().collect();
-        let mut usage = Usage::default();
+        let known = Known {
+            upstreams: &upstreams,
+            policies,
+            file,
+        };
+        let mut usage = Usage {
+            incomplete: (file.routes.as_ref())
+                .is_none_or(|routes| !routes.value.excused.is_empty()),
+            ..Usage::default()
+        };
         let mut places = Vec::new();
         let mut built = Vec::new();
         let mut complete = true;
         for (index, (name, (at, route))) in written.into_iter().enumerate() {
             self.lint(name, at, route, policies);
-            match self.route(index, name, route, &upstreams, policies, &mut usage) {
+            match self.route(index, name, route, &known, &mut usage) {
                 Some(entry) => {
                     places.push((name, at.place));
                     built.push(entry);
@@ -71,22 +80,22 @@ impl Builder<'_> {
         index: usize,
         name: &str,
         written: &'f Written,
-        upstreams: &[&str],
-        policies: &Policies<'f>,
+        known: &Known<'_, 'f>,
         usage: &mut Usage,
     ) -> Option<(Pattern, Arc<Route>)> {
-        let action = self.action(name, written, upstreams);
+        let action = self.action(name, written, known);
         let pattern = self.pattern(written.r#match.as_ref());
-        let demands = self.demands(name, written, policies, usage);
+        let demands = self.demands(name, written, known, usage);
         let add_headers = self.header_fields(written.add_headers.as_ref());
         let strip_prefix = self.strip_prefix(written);
         // A match with a mistake in it matches more than was meant, and would tie with others for nothing.
         let pattern = pattern.filter(|_| {
-            let place = written.r#match.as_ref().map(|written| written.place);
-            !place.is_some_and(|place| self.findings.any_error_within(place))
+            written.r#match.as_ref().is_some_and(|written| {
+                written.value.unread.is_empty() && !self.findings.any_error_within(written.place)
+            })
         });
         if let Some(pattern) = &pattern {
-            self.check_path_keys(name, written, pattern, policies);
+            self.check_path_keys(name, written, pattern, known.policies);
         }
         Some((
             pattern?,
@@ -103,9 +112,10 @@ impl Builder<'_> {
         ))
     }
 
-    fn action(&self, name: &str, written: &Written, upstreams: &[&str]) -> Option<Action> {
+    fn action(&self, name: &str, written: &Written, known: &Known<'_, '_>) -> Option<Action> {
         match (&written.upstream, &written.respond) {
             (Some(upstream), None) => {
+                let upstreams = known.upstreams;
                 let position = upstreams.iter().position(|known| *known == upstream.value);
                 if position.is_none() {
                     self.dangling(
@@ -113,7 +123,7 @@ impl Builder<'_> {
                         &format!("route `{name}`"),
                         "upstream",
                         upstream,
-                        upstreams,
+                        (upstreams, known.file.upstreams.as_ref()),
                     );
                 }
                 position.map(Action::Forward)
@@ -135,6 +145,15 @@ impl Builder<'_> {
                 );
                 None
             }
+            // Where one of them is there but could not be read, that is the mistake.
+            (None, None)
+                if written
+                    .unread
+                    .iter()
+                    .any(|key| matches!(*key, "upstream" | "respond")) =>
+            {
+                None
+            }
             (None, None) => {
                 self.error(
                     Code::E016,
@@ -147,119 +166,17 @@ impl Builder<'_> {
         }
     }
 
-    fn pattern(&self, written: Option<&At<Match>>) -> Option<Pattern> {
-        let written = &written?.value;
-        let hosts = self.one_or_several(
-            "host",
-            written.host.as_ref(),
-            "hosts",
-            written.hosts.as_ref(),
-        );
-        let paths = self.one_or_several(
-            "path",
-            written.path.as_ref(),
-            "paths",
-            written.paths.as_ref(),
-        );
-        let hosts: Vec<Option<Host>> = hosts
-            .into_iter()
-            .map(|host| {
-                let read = path::host(&host.value);
-                read.map_err(|refusal| self.refused(Code::E025, "host", host.place, refusal))
-                    .ok()
-            })
-            .collect();
-        let paths: Vec<Option<Path>> = paths
-            .into_iter()
-            .map(|written| {
-                let read = path::path(&written.value);
-                read.map_err(|refusal| self.refused(Code::E024, "path", written.place, refusal))
-                    .ok()
-            })
-            .collect();
-        let headers: Option<Vec<_>> = written.headers.as_ref().map_or_else(
-            || Some(Vec::new()),
-            |pairs| {
-                let read: Vec<Option<_>> = pairs
-                    .value
-                    .0
-                    .iter()
-                    .map(|(name, wanted)| {
-                        Some((self.header_name(name, false)?, wanted_value(wanted)))
-                    })
-                    .collect();
-                read.into_iter().collect()
-            },
-        );
-        let methods = written.methods.as_ref();
-        Some(Pattern {
-            hosts: hosts.into_iter().collect::<Option<_>>()?,
-            paths: paths.into_iter().collect::<Option<_>>()?,
-            methods: methods
-                .map(|list| {
-                    list.value
-                        .items
-                        .iter()
-                        .map(|method| method.value.clone())
-                        .collect()
-                })
-                .unwrap_or_default(),
-            headers: headers?,
-            query: written.query.as_ref().map(query).unwrap_or_default(),
-        })
-    }
-
-    fn refused(&self, code: Code, what: &str, place: Place, refusal: Refusal) {
-        let finding = Finding::new(code, place, format!("{what} {}", refusal.why));
-        self.findings.add(match refusal.help {
-            Some(help) => finding.help(help),
-            None => finding,
-        });
-    }
-
-    fn one_or_several<'w>(
-        &self,
-        one_key: &str,
-        one: Option<&'w At<String>>,
-        several_key: &str,
-        several: Option<&'w At<List<String>>>,
-    ) -> Vec<&'w At<String>> {
-        match (one, several) {
-            (Some(one), None) => vec![one],
-            (None, Some(several)) => {
-                if several.value.items.is_empty() && several.value.complete {
-                    self.error(
-                        Code::E026,
-                        several.place,
-                        format!("`{several_key} = []` would match nothing"),
-                        format!("leave it out to match every {one_key}"),
-                    );
-                }
-                several.value.items.iter().collect()
-            }
-            (Some(one), Some(_)) => {
-                self.error(
-                    Code::E018,
-                    one.place,
-                    format!("`{one_key}` and `{several_key}` exclude each other"),
-                    format!("write all of them in `{several_key}`"),
-                );
-                Vec::new()
-            }
-            (None, None) => Vec::new(),
-        }
-    }
-
     fn demands(
         &self,
         route: &str,
         written: &Written,
-        policies: &Policies<'_>,
+        known: &Known<'_, '_>,
         usage: &mut Usage,
     ) -> Option<Vec<Demand>> {
         let mut seen: Vec<(&str, Place)> = Vec::new();
         let mut demands = Vec::new();
         let mut complete = true;
+        usage.incomplete |= written.unread.contains(&"policies");
         let policies_written = &written.policies.as_ref()?.value;
         usage.incomplete |= !policies_written.complete;
         for item in &policies_written.items {
@@ -272,7 +189,7 @@ impl Builder<'_> {
             for (position, a_use) in uses.into_iter().enumerate() {
                 self.check_twice(route, a_use, &mut seen);
                 let falls_through = one_of && position + 1 < count;
-                match self.one_use(route, a_use, policies, usage) {
+                match self.one_use(route, a_use, known, usage) {
                     Some(done) => built.push(done),
                     None => complete = false,
                 }
@@ -281,7 +198,7 @@ impl Builder<'_> {
                     usage.needs_key.insert(a_use.policy.value.clone());
                 }
                 if one_of && !falls_through {
-                    self.check_last(a_use, policies, usage);
+                    self.check_last(a_use, known.policies, usage);
                 }
             }
             if one_of {
@@ -316,7 +233,7 @@ impl Builder<'_> {
         let Some(built) = policies.0.get(name) else {
             return;
         };
-        if let (Some(source), None) = (built.may_lack(), &built.written.on_missing_key) {
+        if let Some(source) = built.may_lack() {
             usage.reported.insert(name.to_owned());
             self.error(
                 Code::E140,
@@ -333,18 +250,18 @@ impl Builder<'_> {
         &self,
         route: &str,
         a_use: &UseItem,
-        policies: &Policies<'_>,
+        known: &Known<'_, '_>,
         usage: &mut Usage,
     ) -> Option<Use> {
-        let Some(built) = policies.0.get(a_use.policy.value.as_str()) else {
-            let known: Vec<&str> = policies.0.keys().copied().collect();
+        let Some(built) = known.policies.0.get(a_use.policy.value.as_str()) else {
+            let names: Vec<&str> = known.policies.0.keys().copied().collect();
             usage.incomplete = true;
             self.dangling(
                 Code::E101,
                 &format!("route `{route}`"),
                 "policy",
                 &a_use.policy,
-                &known,
+                (&names, known.file.policies.as_ref()),
             );
             return None;
         };
@@ -432,6 +349,13 @@ impl Builder<'_> {
     }
 }
 
+/// What routes may refer to.
+struct Known<'a, 'f> {
+    upstreams: &'a [&'a str],
+    policies: &'a Policies<'f>,
+    file: &'f File,
+}
+
 /// Where policies are used, and what was already said about them.
 #[derive(Debug, Default)]
 pub(super) struct Usage {
@@ -448,20 +372,4 @@ pub(super) fn uses_of(item: &Item) -> (Vec<&UseItem>, bool) {
         Item::One(a_use) => (vec![a_use], false),
         Item::FirstOf(uses) => (uses.items.iter().map(|at| &at.value).collect(), true),
     }
-}
-
-fn wanted_value(wanted: &At<Wanted>) -> Value {
-    match &wanted.value {
-        Wanted::Any => Value::Present,
-        Wanted::Text(text) => Value::Exact(text.as_str().into()),
-    }
-}
-
-fn query(pairs: &At<Pairs<Wanted>>) -> Vec<(Arc<str>, Value)> {
-    pairs
-        .value
-        .0
-        .iter()
-        .map(|(name, wanted)| (name.value.as_str().into(), wanted_value(wanted)))
-        .collect()
 }

@@ -7,6 +7,7 @@ use crate::check::KeySecret;
 use crate::config::decode::At;
 use crate::config::error::{Code, Finding};
 use crate::config::file::{File, Store as Written, StoreWord};
+use crate::config::source::Sources;
 use crate::config::{Store, StoreKind};
 use crate::store::valkey;
 
@@ -20,7 +21,10 @@ impl Builder<'_> {
         let secret = self.key_secret(at, kind);
         let prefix = self.prefix(written);
         let kind = match kind {
-            StoreWord::Local => Some(StoreKind::Local),
+            StoreWord::Local => {
+                self.check_local(written);
+                Some(StoreKind::Local)
+            }
             StoreWord::Valkey => self.valkey(at).map(StoreKind::Valkey),
         };
         Some(Store {
@@ -53,9 +57,43 @@ impl Builder<'_> {
         good.then(|| prefix.value.clone())
     }
 
+    /// Whoever says where Valkey is means to use it.
+    fn check_local(&self, written: &Written) {
+        let fields = [
+            ("url", written.url.as_ref().map(|at| at.place)),
+            ("username", written.username.as_ref().map(|at| at.place)),
+            (
+                "password_file",
+                written.password_file.as_ref().map(|at| at.place),
+            ),
+        ];
+        let by_default = written
+            .kind
+            .as_ref()
+            .is_none_or(|kind| kind.place.source == Sources::DEFAULTS);
+        let help = if by_default {
+            "add kind = \"valkey\""
+        } else {
+            "write kind = \"valkey\", or take it out"
+        };
+        for (field, place) in fields {
+            if let Some(place) = place {
+                self.error(
+                    Code::E030,
+                    place,
+                    format!("`{field}` has no effect with kind = \"local\""),
+                    help,
+                );
+            }
+        }
+    }
+
     fn key_secret(&self, at: &At<Written>, kind: StoreWord) -> Option<KeySecret> {
         let written = &at.value;
         let shared = kind == StoreWord::Valkey;
+        if written.unread.contains(&"key_secret_file") {
+            return None;
+        }
         let Some(path) = &written.key_secret_file else {
             let instances = written.instances.as_ref()?;
             if shared && instances.value.0 > 1 {
@@ -72,9 +110,9 @@ impl Builder<'_> {
                     Finding::new(
                         Code::W209,
                         at.value.kind.as_ref()?.place,
-                        "without `key_secret_file` a secret is made at each start, and usage in Valkey is then not found again",
+                        "without `key_secret_file` each gateway makes its own secret: gateways do not share limits, and a restart forgets usage",
                     )
-                    .help("set store.key_secret_file: head -c 32 /dev/urandom > key_secret"),
+                    .help("set store.key_secret_file to a file that all of them have: head -c 32 /dev/urandom > key_secret"),
                 );
             }
             return Some(KeySecret::generate());
@@ -100,10 +138,21 @@ impl Builder<'_> {
             .ok()
     }
 
+    /// Whether the password stands in the file itself, not in a variable that fills it in.
+    fn holds_password(&self, url: &At<String>) -> bool {
+        let written = self.sources.written(url.place).unwrap_or_default();
+        let rest = written.split_once("://").map_or("", |(_, rest)| rest);
+        let credentials = rest.rsplit_once('@').map(|(credentials, _)| credentials);
+        credentials.is_some_and(|credentials| !credentials.contains("${"))
+    }
+
     fn valkey(&self, at: &At<Written>) -> Option<valkey::Settings> {
         let written = &at.value;
         let Some(url) = &written.url else {
             // A URL that is there but not a text is reported already.
+            if written.unread.contains(&"url") {
+                return None;
+            }
             self.error(
                 Code::E016,
                 written.kind.as_ref()?.place,
@@ -127,6 +176,13 @@ impl Builder<'_> {
                 file.place,
                 "there is a password in `url` and a `password_file`",
                 "keep the file, and take the password out of the url",
+            );
+        }
+        if password.is_some() && written.password_file.is_none() && self.holds_password(url) {
+            self.findings.add(
+                Finding::new(Code::W213, url.place, "there is a password in `url`").help(
+                    "write it to a file of its own, and password_file = \"FILE\" instead: the configuration is read by more people",
+                ),
             );
         }
         if let (Some(_), Some(name)) = (&username, &written.username) {

@@ -1,11 +1,12 @@
 //! `[upstreams]`.
 
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use super::{Builder, by_name, non_zero_u32, value};
 use crate::config::decode::At;
-use crate::config::error::Code;
+use crate::config::error::{Code, Finding};
 use crate::config::file::{File, Upstream as Written};
 use crate::config::wire::HostField;
 use crate::config::{Target, Timeouts, Upstream};
@@ -52,6 +53,8 @@ impl Builder<'_> {
                 );
                 return None;
             }
+            // Where one of them is there but could not be read, that is the mistake.
+            (None, None) if !written.unread.is_empty() => return None,
             (None, None) => {
                 self.error(
                     Code::E016,
@@ -95,6 +98,57 @@ impl Builder<'_> {
             .collect::<Option<_>>()
             .map(Target::Servers)
     }
+}
+
+impl Builder<'_> {
+    /// Servers that are the gateway itself: a request to one of them would come back until its header is too large.
+    pub(super) fn check_loops(&self, file: &File) {
+        let listeners = by_name(file.listeners.as_ref());
+        let own: Vec<(&str, &At<SocketAddr>)> = listeners
+            .iter()
+            .filter_map(|(name, (_, listener))| Some((*name, listener.address.as_ref()?)))
+            .collect();
+        for (name, (_, upstream)) in by_name(file.upstreams.as_ref()) {
+            let servers = upstream.servers.iter().flat_map(|list| &list.value.items);
+            for server in servers.map(|server| &server.value.address) {
+                let Some((listener, at)) =
+                    own.iter().find(|(_, at)| reaches(&server.value, at.value))
+                else {
+                    continue;
+                };
+                self.findings.add(
+                    Finding::new(
+                        Code::W212,
+                        server.place,
+                        format!("upstream `{name}` leads back to listener `{listener}`: the gateway would call itself"),
+                    )
+                    .also(at.place, "the listener")
+                    .help("write the address of your application, or give the listener another port"),
+                );
+            }
+        }
+    }
+}
+
+/// Whether a server's `host:port` is where the gateway listens, as far as that can be told without asking the DNS.
+fn reaches(server: &str, listener: SocketAddr) -> bool {
+    let Some((host, port)) = server.rsplit_once(':') else {
+        return false;
+    };
+    if port.parse() != Ok(listener.port()) {
+        return false;
+    }
+    let own = listener.ip();
+    if host.eq_ignore_ascii_case("localhost") {
+        return own.is_unspecified() || own.is_loopback();
+    }
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    let Ok(ip) = bare.parse::<IpAddr>() else {
+        return false;
+    };
+    // `[::]` takes IPv4 as well.
+    let reached = own.is_ipv6() || ip.is_ipv4();
+    ip == own || (own.is_unspecified() && reached && (ip.is_loopback() || ip.is_unspecified()))
 }
 
 /// Whether it is `host:port`, with brackets around an IPv6 address.

@@ -1,0 +1,94 @@
+//! What people write who come from elsewhere, or from a later release; and what to write here instead.
+
+use super::tree::{Node, Value};
+
+/// What is known of a field or word that does not exist.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) enum Hint {
+    /// It is this one under another name.
+    Meant(&'static str),
+    /// It is planned, and not there yet.
+    Later,
+    /// Say this. It stands for the field `instead_of`, which is then not missing.
+    Help {
+        help: String,
+        instead_of: Option<&'static str>,
+    },
+}
+
+impl Hint {
+    fn help(help: impl Into<String>, instead_of: Option<&'static str>) -> Self {
+        Self::Help {
+            help: help.into(),
+            instead_of,
+        }
+    }
+}
+
+/// Hints for an unknown field of the table at `path`.
+pub(crate) fn field(path: &[String], key: &str) -> Option<Hint> {
+    let path: Vec<&str> = path.iter().map(String::as_str).collect();
+    Some(match (path.as_slice(), key) {
+        (
+            [],
+            "identity" | "tiers" | "overrides" | "exemptions" | "load_shedding" | "admin"
+            | "tracing",
+        )
+        | (["listeners", _], "tls" | "h2" | "h2c" | "proxy_protocol")
+        | (["store"], "cluster" | "sentinel" | "tls" | "pool")
+        | (["upstreams", _], "tls" | "health")
+        | (["policies", _], "lease" | "count" | "penalty")
+        | (["routes", _], "priority" | "format" | "cors")
+        | (["metrics"], "native_histograms") => Hint::Later,
+        (["routes", _], "path" | "paths" | "host" | "hosts" | "methods" | "headers" | "query") => {
+            Hint::help(
+                format!("it belongs in match = {{ {key} = … }}"),
+                Some("match"),
+            )
+        }
+        (["routes", _], "method") => {
+            Hint::help("it belongs in match = { methods = [ … ] }", Some("match"))
+        }
+        (["routes", _], "rate" | "limit" | "limits" | "rate_limit") => Hint::help(
+            "limits are policies: policies = [\"NAME\"]",
+            Some("policies"),
+        ),
+        (["routes", _], "policy") => Hint::Meant("policies"),
+        (["routes", _], "backend" | "upstreams") => Hint::Meant("upstream"),
+        (["policies", _], "rate") => {
+            Hint::help("the window is part of limit: \"100/min\"", Some("limit"))
+        }
+        (["policies", _], "window" | "period" | "interval" | "per") => {
+            Hint::help("the window is part of limit: \"100/min\"", None)
+        }
+        (["policies", _], "algorithm" | "type") => Hint::Meant("kind"),
+        (["upstreams", _], "address" | "addr" | "url" | "targets") => Hint::Meant("servers"),
+        (["listeners", _], "listen" | "bind" | "addr") => Hint::Meant("address"),
+        _ => return None,
+    })
+}
+
+/// Hints for an unknown word at the field that `path` leads to.
+pub(crate) fn word(path: &[String], found: &str) -> Option<Hint> {
+    let path: Vec<&str> = path.iter().map(String::as_str).collect();
+    Some(match (path.as_slice(), found) {
+        (["store", "kind"], "redis" | "keydb" | "rediss" | "valkeys") => Hint::Meant("valkey"),
+        (["store", "kind"], "memory" | "in-memory") => Hint::Meant("local"),
+        (["policies", _, "kind"], "concurrency") => Hint::Later,
+        (["policies", _, "kind"], "sliding-window") => Hint::Meant("sliding-counter"),
+        (["logs", "level"], "warning") => Hint::Meant("warn"),
+        (["policies", _, "mode"] | ["mode"], "dry-run") => Hint::Meant("shadow"),
+        _ => return None,
+    })
+}
+
+/// Help for a value of a form that is planned, and not there yet.
+pub(crate) fn later_value(path: &[String], node: &Node) -> Option<String> {
+    let path: Vec<&str> = path.iter().map(String::as_str).collect();
+    match (path.as_slice(), &node.value) {
+        (["policies", _, key @ ("anchor" | "cost")], Value::Table(_)) => {
+            Some(format!("a table for `{key}` is not part of this release"))
+        }
+        _ => None,
+    }
+}
