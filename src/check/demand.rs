@@ -33,11 +33,13 @@ pub struct Demanded<'a> {
     pub skipped: Vec<&'a Policy>,
     /// Enforced policies whose key is missing and that then deny.
     pub missing: Vec<&'a Policy>,
+    /// An enforced policy whose key has several values that differ: whom to count, nobody can say.
+    pub ambiguous: Option<&'a Policy>,
 }
 
 /// Says what the request has to pass: reads the keys of the route's policies, and makes the checks.
 ///
-/// Of alternatives the first whose key is complete counts, and the others say nothing; if none is, the last one's
+/// Of alternatives the first whose key is present counts, and the others say nothing; if none is, the last one's
 /// `on_missing_key` rules. A policy in shadow denies nobody whose key is missing: it is skipped. One that stands in
 /// the list twice takes both costs in one check.
 #[must_use]
@@ -53,8 +55,11 @@ pub fn demand<'a>(demands: &'a [Demand], caller: &Caller<'_>, secret: &KeySecret
             Demand::One(only) => Some(only).filter(|u| is_on(u)),
             Demand::FirstOf(alternatives) => {
                 let mut on = alternatives.iter().filter(|u| is_on(u));
-                let complete = on.clone().find(|u| entities.of(&u.policy.key).complete);
-                complete.or_else(|| on.next_back())
+                let present = on.clone().find(|u| {
+                    let entity = entities.of(&u.policy.key);
+                    entity.complete || entity.ambiguous
+                });
+                present.or_else(|| on.next_back())
             }
         };
         if let Some(chosen) = chosen {
@@ -75,6 +80,11 @@ impl<'a> Demanded<'a> {
         let shadow = policy.mode == Mode::Shadow;
         match policy.on_missing_key {
             _ if entity.complete => {}
+            _ if entity.ambiguous && shadow => return self.skipped.push(policy),
+            _ if entity.ambiguous => {
+                self.ambiguous.get_or_insert(policy);
+                return;
+            }
             OnMissingKey::Empty => {}
             OnMissingKey::Deny if !shadow => return self.missing.push(policy),
             OnMissingKey::Deny | OnMissingKey::Skip => return self.skipped.push(policy),

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use thiserror::Error;
 use uuid::Uuid;
 
-use super::read;
+use super::read::{self, Part};
 use crate::client::address::Prefixes;
 use crate::request::RequestView;
 
@@ -55,6 +55,8 @@ pub struct Entity {
     pub key: EntityKey,
     /// Whether every part was there.
     pub complete: bool,
+    /// Whether some part had several values that differ.
+    pub ambiguous: bool,
 }
 
 /// All that keys are read from.
@@ -152,7 +154,7 @@ impl EntityKey {
 #[must_use]
 pub fn entity(key: &[KeySource], caller: &Caller<'_>, secret: &KeySecret) -> Entity {
     let mut hasher = blake3::Hasher::new_keyed(&secret.0);
-    let mut complete = true;
+    let (mut complete, mut ambiguous) = (true, false);
     let mut add = |part: &[u8]| {
         hasher.update(&u64::try_from(part.len()).unwrap_or(u64::MAX).to_le_bytes());
         hasher.update(part);
@@ -165,13 +167,17 @@ pub fn entity(key: &[KeySource], caller: &Caller<'_>, secret: &KeySecret) -> Ent
             add(&[*bits]);
         }
         match read::part(source, caller) {
-            Some(value) => {
+            Part::Value(value) => {
                 add(b"+");
                 add(&value);
             }
-            None => {
+            Part::Missing => {
                 add(b"-");
                 complete = false;
+            }
+            Part::Ambiguous => {
+                add(b"?");
+                (complete, ambiguous) = (false, true);
             }
         }
     }
@@ -179,6 +185,7 @@ pub fn entity(key: &[KeySource], caller: &Caller<'_>, secret: &KeySecret) -> Ent
     Entity {
         key: EntityKey(head),
         complete,
+        ambiguous,
     }
 }
 

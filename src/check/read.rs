@@ -1,7 +1,7 @@
 //! Reads one part of a key from a request. Everything here is bytes from outside.
 
 use std::borrow::Cow;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use http::header::COOKIE;
 use percent_encoding::percent_decode;
@@ -9,37 +9,68 @@ use percent_encoding::percent_decode;
 use super::entity::{Caller, KeySource};
 use crate::client::address::{Prefixes, canonical};
 
-/// The value of `source` on this request; `None` if it is missing or empty.
-pub(super) fn part<'a>(source: &KeySource, caller: &Caller<'a>) -> Option<Cow<'a, [u8]>> {
+/// What a request has of a part.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) enum Part<'a> {
+    /// This value.
+    Value(Cow<'a, [u8]>),
+    /// Nothing, or an empty value.
+    Missing,
+    /// Several values that differ. Which of them the application believes is anyone's guess.
+    Ambiguous,
+}
+
+/// What `source` comes to on this request.
+pub(super) fn part<'a>(source: &KeySource, caller: &Caller<'a>) -> Part<'a> {
     let request = &caller.request;
-    let value = match source {
-        KeySource::Ip => Cow::Owned(network(caller.client_ip?, caller.prefixes)),
-        KeySource::IpPrefix(bits) => {
-            Cow::Owned(network(caller.client_ip?, cut_to(*bits, caller.prefixes)))
-        }
+    let ip = |prefixes| caller.client_ip.map(|ip| Cow::Owned(network(ip, prefixes)));
+    match source {
+        KeySource::Ip => only(ip(caller.prefixes)),
+        KeySource::IpPrefix(bits) => only(ip(cut_to(*bits, caller.prefixes))),
         KeySource::Header(name) => {
-            // Of two lines, which one the application believes is anyone's guess.
-            let mut lines = request.headers.get_all(name).into_iter();
-            let (Some(line), None) = (lines.next(), lines.next()) else {
-                return None;
-            };
-            Cow::Borrowed(line.as_bytes().trim_ascii())
+            let lines = request.headers.get_all(name).into_iter();
+            only(lines.map(|line| Cow::Borrowed(line.as_bytes().trim_ascii())))
         }
         KeySource::Cookie(name) => {
             let lines = request.headers.get_all(COOKIE).into_iter();
-            Cow::Borrowed(cookie(lines.map(http::HeaderValue::as_bytes), name)?)
+            let values = cookies(lines.map(http::HeaderValue::as_bytes), name);
+            only(values.map(Cow::Borrowed))
         }
-        KeySource::Query(name) => query(request.query?, name)?,
+        KeySource::Query(name) => only(queries(request.query.unwrap_or_default(), name)),
         KeySource::Path(name) => {
-            let (_, value) = caller.params.iter().find(|(param, _)| param == name)?;
-            Cow::Borrowed(value.as_bytes())
+            let mut named = caller.params.iter().filter(|(param, _)| param == name);
+            only(
+                named
+                    .next()
+                    .map(|(_, value)| Cow::Borrowed(segment(value).as_bytes())),
+            )
         }
-        KeySource::Method => Cow::Borrowed(request.method.as_bytes()),
-        KeySource::Host => Cow::Owned(host(request.host).to_ascii_lowercase().into_bytes()),
-        KeySource::Route => Cow::Borrowed(caller.route.as_bytes()),
-        KeySource::Global => return Some(Cow::Borrowed(b"")),
+        KeySource::Method => only([Cow::Borrowed(request.method.as_bytes())]),
+        KeySource::Host => only([Cow::Owned(host(request.host).into_bytes())]),
+        KeySource::Route => only([Cow::Borrowed(caller.route.as_bytes())]),
+        KeySource::Global => Part::Value(Cow::Borrowed(b"")),
+    }
+}
+
+/// The one value that all of these are.
+fn only<'a>(values: impl IntoIterator<Item = Cow<'a, [u8]>>) -> Part<'a> {
+    let mut values = values.into_iter();
+    let Some(first) = values.next() else {
+        return Part::Missing;
     };
-    (!value.is_empty()).then_some(value)
+    if values.any(|other| other != first) {
+        Part::Ambiguous
+    } else if first.is_empty() {
+        Part::Missing
+    } else {
+        Part::Value(first)
+    }
+}
+
+/// A path parameter without what many applications leave out of it: `;…`, and slashes and backslashes at its end.
+fn segment(value: &str) -> &str {
+    let plain = value.split(';').next().unwrap_or_default();
+    plain.trim_end_matches(['/', '\\'])
 }
 
 /// The configured prefixes, but for one of this length. One that no IPv4 address has leaves those as they are.
@@ -68,21 +99,23 @@ fn network(ip: IpAddr, prefixes: Prefixes) -> Vec<u8> {
     }
 }
 
-/// The first cookie of this name (RFC 6265 section 4.2.1), over all lines. Quotes belong to the value.
-fn cookie<'a>(lines: impl Iterator<Item = &'a [u8]>, name: &str) -> Option<&'a [u8]> {
+/// The cookies of this name (RFC 6265 section 4.2.1), over all lines. Quotes belong to the value.
+fn cookies<'a>(
+    lines: impl Iterator<Item = &'a [u8]>,
+    name: &str,
+) -> impl Iterator<Item = &'a [u8]> {
     let pairs = lines.flat_map(|line| line.split(|b| *b == b';'));
-    let mut named = pairs.filter_map(|pair| {
+    pairs.filter_map(move |pair| {
         let equals = pair.iter().position(|b| *b == b'=')?;
         let (found, value) = pair.split_at_checked(equals)?;
         (found.trim_ascii() == name.as_bytes())
             .then(|| value.get(1..).unwrap_or_default().trim_ascii())
-    });
-    named.next()
+    })
 }
 
-/// The first value of this name, decoded as a form is. Other spellings of a name or a value are the same one.
-fn query<'a>(query: &'a str, name: &str) -> Option<Cow<'a, [u8]>> {
-    query.split('&').find_map(|pair| {
+/// The values of this name, decoded as a form is. Other spellings of a name or a value are the same one.
+fn queries<'a>(query: &'a str, name: &str) -> impl Iterator<Item = Cow<'a, [u8]>> {
+    query.split('&').filter_map(move |pair| {
         let (found, value) = pair.split_once('=').unwrap_or((pair, ""));
         (*form_decode(found) == *name.as_bytes()).then(|| form_decode(value))
     })
@@ -97,14 +130,20 @@ fn form_decode(text: &str) -> Cow<'_, [u8]> {
     percent_decode(text.as_bytes()).into()
 }
 
-/// The host without its port and without the root's dot.
-fn host(authority: &str) -> &str {
+/// The host in lower case, without its port and without the root's dot; an IPv6 address in its one spelling.
+fn host(authority: &str) -> String {
     let host = match authority.rsplit_once(':') {
         // In an IPv6 address without a port, what follows the last colon is still in brackets.
         Some((host, port)) if port.bytes().all(|b| b.is_ascii_digit()) => host,
         _ => authority,
     };
-    host.strip_suffix('.').unwrap_or(host)
+    let literal = host
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'));
+    if let Some(ip) = literal.and_then(|literal| literal.parse::<Ipv6Addr>().ok()) {
+        return format!("[{ip}]");
+    }
+    host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase()
 }
 
 #[cfg(test)]
@@ -120,6 +159,8 @@ mod tests {
             ("api.example.", "api.example"),
             ("[2001:db8::1]", "[2001:db8::1]"),
             ("[2001:db8::1]:8080", "[2001:db8::1]"),
+            ("[2001:DB8:0::0001]", "[2001:db8::1]"),
+            ("API.example", "api.example"),
             ("", ""),
         ];
         for (authority, expected) in cases {
@@ -128,35 +169,64 @@ mod tests {
     }
 
     #[test]
-    fn a_cookie_is_found_among_others() {
-        let cases: [(&[&str], Option<&str>); 7] = [
-            (&["sid=1"], Some("1")),
-            (&["a=2; sid=1; sid=3"], Some("1")),
-            (&["a=2", "sid=1"], Some("1")),
-            (&["asid=2; sid"], None),
-            (&["sid=\"a b\"; x=1"], Some("\"a b\"")),
-            (&["sid=a=b"], Some("a=b")),
-            (&["sid="], Some("")),
+    fn cookies_are_found_among_others() {
+        let cases: [(&[&str], &[&str]); 7] = [
+            (&["sid=1"], &["1"]),
+            (&["a=2; sid=1; sid=3"], &["1", "3"]),
+            (&["a=2", "sid=1"], &["1"]),
+            (&["asid=2; sid"], &[]),
+            (&["sid=\"a b\"; x=1"], &["\"a b\""]),
+            (&["sid=a=b"], &["a=b"]),
+            (&["sid="], &[""]),
         ];
         for (lines, expected) in cases {
-            let found = cookie(lines.iter().map(|l| l.as_bytes()), "sid");
-            assert_eq!(found, expected.map(str::as_bytes), "{lines:?}");
+            let found: Vec<_> = cookies(lines.iter().map(|l| l.as_bytes()), "sid").collect();
+            let expected: Vec<_> = expected.iter().map(|e| e.as_bytes()).collect();
+            assert_eq!(found, expected, "{lines:?}");
         }
     }
 
     #[test]
-    fn a_query_is_found_in_every_spelling() {
-        let cases: [(&str, Option<&[u8]>); 7] = [
-            ("user=a", Some(b"a")),
-            ("x=1&%75ser=%61&user=b", Some(b"a")),
-            ("user=a+b%2Bc", Some(b"a b+c")),
-            ("users=a", None),
-            ("user", Some(b"")),
-            ("", None),
-            ("user=%ff%zz", Some(b"\xff%zz")),
+    fn queries_are_found_in_every_spelling() {
+        let cases: [(&str, &[&[u8]]); 7] = [
+            ("user=a", &[b"a"]),
+            ("x=1&%75ser=%61&user=b", &[b"a", b"b"]),
+            ("user=a+b%2Bc", &[b"a b+c"]),
+            ("users=a", &[]),
+            ("user", &[b""]),
+            ("", &[]),
+            ("user=%ff%zz", &[b"\xff%zz"]),
         ];
         for (text, expected) in cases {
-            assert_eq!(query(text, "user").as_deref(), expected, "{text}");
+            let found: Vec<_> = queries(text, "user").collect();
+            assert_eq!(found, expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn values_that_differ_are_ambiguous_and_equal_ones_are_one() {
+        let part = |values: &[&'static str]| {
+            only(values.iter().map(|value| Cow::Borrowed(value.as_bytes())))
+        };
+        assert_eq!(part(&[]), Part::Missing);
+        assert_eq!(part(&["", ""]), Part::Missing);
+        assert_eq!(part(&["a", "a"]), Part::Value(Cow::Borrowed(b"a")));
+        assert_eq!(part(&["a", "b"]), Part::Ambiguous);
+        assert_eq!(part(&["", "a"]), Part::Ambiguous);
+    }
+
+    #[test]
+    fn a_path_parameter_loses_what_applications_leave_out() {
+        for (value, expected) in [
+            ("bob", "bob"),
+            ("bob;1", "bob"),
+            ("bob;a=1;b", "bob"),
+            ("bob//", "bob"),
+            ("bob\\", "bob"),
+            ("Bob", "Bob"),
+            (";1", ""),
+        ] {
+            assert_eq!(segment(value), expected, "{value}");
         }
     }
 

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use tracing::level_filters::LevelFilter;
-use tracing::{error, info, warn};
+use tracing::{info, warn};
+use tracing_appender::non_blocking::WorkerGuard;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -32,7 +33,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
         }
         return ExitCode::from(EX_CONFIG);
     };
-    log_to_stderr(&config.logs);
+    let writer = log_to_stderr(&config.logs);
     for warning in &loaded.diagnostics {
         if config.logs.json {
             warn!("{}", warning.to_json());
@@ -44,23 +45,36 @@ pub(super) fn run(args: &Args) -> ExitCode {
     for line in meaning.iter().flat_map(|text| text.lines()) {
         info!("{line}");
     }
-    match serve::run(config) {
+    let json = config.logs.json;
+    match serve::run(config, move || drop(writer)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            error!("{error}");
+            // The log has ended with what was to end it.
+            if json {
+                eprintln!(
+                    "{}",
+                    serde_json::json!({ "level": "ERROR", "message": error.to_string() })
+                );
+            } else {
+                eprintln!("error: {error}");
+            }
             ExitCode::FAILURE
         }
     }
 }
 
+/// Logs from here on, by a thread of its own: a reader of standard error that does not read loses lines, and holds up
+/// nothing. What is dropped last writes the lines that are left.
+///
 /// Pingora writes a line for each hostile connection; those lines are not for the operator.
-fn log_to_stderr(logs: &Logs) {
+fn log_to_stderr(logs: &Logs) -> WorkerGuard {
+    let (stderr, writer) = tracing_appender::non_blocking(std::io::stderr());
     let targets = Targets::new()
         .with_default(logs.level)
         .with_target("pingora_core", logs.level.min(LevelFilter::WARN))
         .with_target("pingora_proxy", LevelFilter::OFF);
     let layer = fmt::layer()
-        .with_writer(std::io::stderr)
+        .with_writer(stderr)
         .with_ansi(std::io::stderr().is_terminal());
     let layer = if logs.json {
         layer.json().with_filter(targets).boxed()
@@ -68,4 +82,5 @@ fn log_to_stderr(logs: &Logs) {
         layer.with_filter(targets).boxed()
     };
     tracing_subscriber::registry().with(layer).init();
+    writer
 }

@@ -61,7 +61,7 @@ impl Assembler<'_> {
     /// Reads a file; `asked` is the place that names it.
     fn read(&mut self, path: &Path, asked: Option<Place>) -> Option<Node> {
         self.files.push(path.to_path_buf());
-        match std::fs::read_to_string(path) {
+        match super::read::text(path) {
             Ok(text) => self.parse(path, text),
             Err(error) => {
                 let place = asked.unwrap_or_else(|| {

@@ -16,6 +16,7 @@ mod items;
 mod key_source;
 mod load;
 mod name;
+mod read;
 mod shape;
 mod source;
 mod summary;

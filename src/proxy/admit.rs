@@ -34,9 +34,14 @@ pub enum Admission {
     Serve(Duration),
 }
 
-/// Decides what becomes of a request.
-pub async fn admit(gateway: &Gateway, head: &request::Parts, ctx: &mut Context) -> Admission {
-    match decide(gateway, head, ctx).await {
+/// Decides what becomes of a request; `raw_target` is its target as it came.
+pub async fn admit(
+    gateway: &Gateway,
+    head: &request::Parts,
+    raw_target: &[u8],
+    ctx: &mut Context,
+) -> Admission {
+    match decide(gateway, head, raw_target, ctx).await {
         Ok(delay) => Admission::Serve(delay),
         Err(refusal) => Admission::Refuse(Box::new(refuse(gateway, head, ctx, refusal))),
     }
@@ -45,6 +50,7 @@ pub async fn admit(gateway: &Gateway, head: &request::Parts, ctx: &mut Context) 
 async fn decide<'g>(
     gateway: &'g Gateway,
     head: &request::Parts,
+    raw_target: &[u8],
     ctx: &mut Context,
 ) -> Result<Duration, Refusal<'g>> {
     let config = &gateway.config;
@@ -60,7 +66,7 @@ async fn decide<'g>(
         )
     })?;
     tell_of_forwarding(gateway, head);
-    let view = view(gateway, head)?;
+    let view = view(gateway, head, raw_target)?;
     let path = Normalised::new(view.path)
         .map_err(|_| Refusal::Refused(StatusCode::BAD_REQUEST, "The path is malformed."))?;
     let matched = config
@@ -77,6 +83,12 @@ async fn decide<'g>(
     };
     let demanded = demand(&matched.route.demands, &caller, &config.store.key_secret);
     count_missing(gateway, ctx, &demanded);
+    if demanded.ambiguous.is_some() {
+        return Err(Refusal::Refused(
+            StatusCode::BAD_REQUEST,
+            "What tells callers apart here stands in the request twice, with different values.",
+        ));
+    }
     if let Some(policy) = demanded.missing.first() {
         return Err(Refusal::MissingKey(policy));
     }
@@ -107,7 +119,7 @@ async fn decide<'g>(
     let delay = outcome
         .rulings
         .iter()
-        .filter(|ruling| !ruling.check.shadow)
+        .filter(|ruling| !ruling.check.shadow && matches!(ruling.check.rule, Rule::LeakyBucket(_)))
         .map(|ruling| ruling.decision.delay_us)
         .max()
         .unwrap_or(0);
@@ -142,6 +154,7 @@ fn tell_of_forwarding(gateway: &Gateway, head: &request::Parts) {
 fn view<'h>(
     gateway: &Gateway,
     head: &'h request::Parts,
+    raw_target: &[u8],
 ) -> Result<RequestView<'h>, Refusal<'static>> {
     let server = &gateway.config.server;
     let size: usize = head
@@ -171,21 +184,16 @@ fn view<'h>(
             "The request's body is too large.",
         ));
     }
-    let host = match head.headers.get(HOST) {
-        Some(host) => host.to_str().map_err(|_| {
-            Refusal::Refused(StatusCode::BAD_REQUEST, "The Host field is malformed.")
-        })?,
-        None => head
-            .uri
-            .authority()
-            .map_or("", http::uri::Authority::as_str),
-    };
-    if host.is_empty() && head.version != Version::HTTP_10 {
-        return Err(Refusal::Refused(
-            StatusCode::BAD_REQUEST,
-            "The request names no host.",
-        ));
+    let malformed = |why| Refusal::Refused(StatusCode::BAD_REQUEST, why);
+    if !is_target(head, raw_target) {
+        return Err(malformed("The request's target is malformed."));
     }
+    let host = match head.headers.get(HOST) {
+        Some(host) => host.to_str().ok().filter(|host| is_host(host)),
+        None if head.version == Version::HTTP_10 => Some(""),
+        None => head.uri.authority().map(http::uri::Authority::as_str),
+    };
+    let host = host.ok_or_else(|| malformed("The request names no host, or a malformed one."))?;
     Ok(RequestView {
         method: head.method.as_str(),
         host,
@@ -193,6 +201,46 @@ fn view<'h>(
         query: head.uri.query(),
         headers: &head.headers,
     })
+}
+
+/// Whether the target is one that a proxy is sent: a path; `*` of OPTIONS; or a whole URI, whose authority is then
+/// the Host field's (Pingora refuses another) and is not believed without one.
+fn is_target(head: &request::Parts, raw_target: &[u8]) -> bool {
+    if raw_target == b"*" {
+        return head.method == http::Method::OPTIONS;
+    }
+    let is_uri = |scheme: &[u8]| {
+        raw_target
+            .get(..scheme.len())
+            .is_some_and(|start| start.eq_ignore_ascii_case(scheme))
+    };
+    raw_target.starts_with(b"/")
+        || (head.headers.contains_key(HOST) && (is_uri(b"http://") || is_uri(b"https://")))
+}
+
+/// Whether a Host field is a name or an address with an optional port: whatever else an upstream may make of it, it
+/// will not make another host of it than we did.
+fn is_host(host: &str) -> bool {
+    let (name, port) = match host.rsplit_once(':') {
+        Some((name, port)) if !port.contains(']') => (name, port),
+        _ => (host, ""),
+    };
+    let is_name = |name: &str| {
+        let name = name.strip_suffix('.').unwrap_or(name);
+        !name.is_empty()
+            && name.split('.').all(|label| {
+                !label.is_empty()
+                    && label
+                        .bytes()
+                        .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+            })
+    };
+    let is_literal = |name: &str| {
+        name.strip_prefix('[')
+            .and_then(|rest| rest.strip_suffix(']'))
+            .is_some_and(|literal| literal.parse::<std::net::Ipv6Addr>().is_ok())
+    };
+    port.bytes().all(|byte| byte.is_ascii_digit()) && (is_name(name) || is_literal(name))
 }
 
 /// The id of a trusted peer if it is to be kept and looks like one; else a new one.

@@ -124,7 +124,8 @@ fn fit_path(head: &mut RequestHeader, prefix: Option<&str>) {
     let fitted = prefix
         .and_then(|prefix| strip(&resolved, prefix))
         .unwrap_or(&resolved);
-    if fitted == sent {
+    // A target that is a whole URI goes to a proxy; an origin is sent its path.
+    if fitted == sent && head.raw_path().starts_with(b"/") {
         return;
     }
     let query = head
@@ -149,6 +150,7 @@ fn strip<'p>(path: &'p str, prefix: &str) -> Option<&'p str> {
 pub fn response_head(
     gateway: &Gateway,
     head: &mut ResponseHeader,
+    client_version: http::Version,
     ctx: &mut Context,
 ) -> pingora::Result<()> {
     if head.status.is_informational() {
@@ -158,6 +160,10 @@ pub fn response_head(
     if head.version < http::Version::HTTP_11 {
         // The version is ours: that of the upstream says nothing of this connection.
         head.set_version(http::Version::HTTP_11);
+    }
+    if client_version == http::Version::HTTP_10 {
+        // Such a client knows no chunks: the body ends with the connection.
+        head.remove_header(&http::header::TRANSFER_ENCODING);
     }
     let mut fields = HeaderMap::new();
     for name in &answer::FIELDS {

@@ -6,7 +6,7 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -88,14 +88,21 @@ impl ServerApp for Edge {
 /// The request's head is read: what follows may take its time.
 pub fn head_is_read(session: &mut Session) {
     set_armed(session.downstream_session.stream(), false);
-    session.set_keepalive(Some(IDLE.as_secs()));
-    session.as_downstream_mut().set_pipelining_enabled(true);
+    let is_old = session.req_header().version == http::Version::HTTP_10;
+    let downstream = session.as_downstream_mut();
+    // What the client wants of the connection, the head has said: it is only given an end here.
+    if downstream.get_keepalive().is_some() {
+        downstream.set_keepalive(Some(IDLE.as_secs()));
+    }
+    downstream.set_ignore_info_resp(is_old);
+    downstream.set_pipelining_enabled(true);
 }
 
 fn set_armed(stream: Option<&Stream>, armed: bool) {
     let guarded = stream.and_then(|stream| stream.as_any().downcast_ref::<Guarded>());
     if let Some(guarded) = guarded {
         guarded.armed.store(armed, Ordering::Relaxed);
+        guarded.heads.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -105,6 +112,9 @@ struct Guarded {
     io: Stream,
     gateway: Gateway,
     armed: AtomicBool,
+    /// How often it was armed, and how often the deadline knows of: each head has one of its own.
+    heads: AtomicU32,
+    timed: u32,
     limit: Duration,
     deadline: Option<Pin<Box<Sleep>>>,
     /// What of our refusal is still to be sent.
@@ -117,6 +127,8 @@ impl Guarded {
             io,
             gateway,
             armed: AtomicBool::new(true),
+            heads: AtomicU32::new(0),
+            timed: 0,
             limit,
             deadline: None,
             refusal: Bytes::new(),
@@ -172,8 +184,12 @@ impl AsyncRead for Guarded {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let me = &mut *self;
-        if !me.is_armed() {
+        let heads = me.heads.load(Ordering::Relaxed);
+        if me.timed != heads {
+            me.timed = heads;
             me.deadline = None;
+        }
+        if !me.is_armed() {
             return Pin::new(&mut me.io).poll_read(cx, buffer);
         }
         if let Some(deadline) = &mut me.deadline

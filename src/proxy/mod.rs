@@ -122,7 +122,8 @@ impl ProxyHttp for Gateway {
         session: &mut Session,
         ctx: &mut Context,
     ) -> pingora::Result<bool> {
-        let delay = match admit::admit(self, session.req_header().as_ref(), ctx).await {
+        let head = session.req_header();
+        let delay = match admit::admit(self, head.as_ref(), head.raw_path(), ctx).await {
             Admission::Refuse(answer) => {
                 ctx.stop_own_time();
                 respond::send(session, *answer).await?;
@@ -195,11 +196,17 @@ impl ProxyHttp for Gateway {
 
     async fn response_filter(
         &self,
-        _session: &mut Session,
+        session: &mut Session,
         head: &mut ResponseHeader,
         ctx: &mut Context,
     ) -> pingora::Result<()> {
-        forward::response_head(self, head, ctx)
+        let client_version = session.req_header().version;
+        if client_version == http::Version::HTTP_10
+            && !head.headers.contains_key(http::header::CONTENT_LENGTH)
+        {
+            session.set_keepalive(None);
+        }
+        forward::response_head(self, head, client_version, ctx)
     }
 
     fn response_body_filter(

@@ -2,8 +2,8 @@
 
 use std::io;
 use std::net::TcpListener;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -51,6 +51,9 @@ const RESOLVE_EVERY: Duration = Duration::from_secs(30);
 /// How long readiness is refused before the listeners close, so that balancers look elsewhere first.
 const LAME: Duration = Duration::from_millis(200);
 
+/// How long the access log's last lines may take.
+const LAST_WRITE: Duration = Duration::from_secs(1);
+
 /// Why the gateway does not run.
 #[derive(Debug, Error)]
 pub enum StartError {
@@ -69,12 +72,12 @@ pub enum StartError {
     Metrics(#[from] prometheus::Error),
 }
 
-/// Runs the gateway until it is told to stop.
+/// Runs the gateway until it is told to stop; then the process ends, and `last` is what it does last.
 ///
 /// # Errors
 ///
 /// [`StartError`] before anything is served.
-pub fn run(config: Config) -> Result<(), StartError> {
+pub fn run(config: Config, last: impl FnOnce() + Send + 'static) -> Result<(), StartError> {
     probe(&config)?;
     let config = Arc::new(config);
     let (gateway, connector) = gateway(&config)?;
@@ -111,7 +114,10 @@ pub fn run(config: Config) -> Result<(), StartError> {
     }
     server.add_service(edge);
 
-    let access_log = Arc::clone(&gateway.access_log);
+    let end = Arc::new(End {
+        access_log: Arc::clone(&gateway.access_log),
+        last: std::sync::Mutex::new(Some(Box::new(last))),
+    });
     let ready = Arc::new(AtomicBool::new(true));
     if let Some(metrics) = &config.metrics {
         let probes = Probes::new(
@@ -130,6 +136,7 @@ pub fn run(config: Config) -> Result<(), StartError> {
         Background {
             gateway,
             connector: Mutex::new(connector),
+            end: Arc::clone(&end),
         },
     );
     background.threads = Some(1);
@@ -143,7 +150,7 @@ pub fn run(config: Config) -> Result<(), StartError> {
     }
     // The drain, which knows when the last request is over, ends the process.
     server.run(RunArgs {
-        shutdown_signal: Box::new(Signals { ready, access_log }),
+        shutdown_signal: Box::new(Signals { ready, end }),
     });
     Ok(())
 }
@@ -244,6 +251,7 @@ fn policies_of(demand: &Demand) -> Vec<&Policy> {
 struct Background {
     gateway: Gateway,
     connector: Mutex<Option<Connector>>,
+    end: Arc<End>,
 }
 
 #[async_trait]
@@ -263,7 +271,7 @@ impl BackgroundService for Background {
         tokio::spawn(resolve(gateway.clone()));
         // An error means that nobody will tell us any more: as good as told.
         let _ = shutdown.wait_for(|stopping| *stopping).await;
-        drain(&gateway).await;
+        drain(&gateway, &self.end).await;
     }
 }
 
@@ -306,7 +314,7 @@ async fn resolve(gateway: Gateway) {
 }
 
 /// Ends the process as soon as the last request has, or the grace period is over.
-async fn drain(gateway: &Gateway) -> ! {
+async fn drain(gateway: &Gateway, end: &End) -> ! {
     let began = monotonic_now();
     let grace = gateway.config.server.grace_period;
     info!(in_flight = gateway.metrics.in_flight.get(), "draining");
@@ -322,14 +330,14 @@ async fn drain(gateway: &Gateway) -> ! {
         warn!(in_flight = left, "grace period over, requests cut off");
     }
     info!("stopped");
-    exit(&gateway.access_log, 0);
+    end.exit(0);
 }
 
 /// SIGTERM, SIGQUIT and SIGINT let requests finish; a second SIGINT does not wait for them. SIGHUP changes nothing,
 /// where it would otherwise kill.
 struct Signals {
     ready: Arc<AtomicBool>,
-    access_log: Arc<AccessLog>,
+    end: Arc<End>,
 }
 
 #[async_trait]
@@ -358,21 +366,44 @@ impl ShutdownSignalWatch for Signals {
         }
         info!("told to stop: requests may finish; SIGINT (Ctrl-C) ends them");
         self.ready.store(false, Ordering::Relaxed);
-        let access_log = Arc::clone(&self.access_log);
+        let end = Arc::clone(&self.end);
         tokio::spawn(async move {
             interrupt.recv().await;
             warn!("told to stop at once");
-            exit(&access_log, 1);
+            end.exit(1);
         });
         sleep(LAME).await;
         ShutdownSignal::GracefulTerminate
     }
 }
 
-/// Ends the process with what was logged written out.
-fn exit(access_log: &AccessLog, code: i32) -> ! {
-    if access_log.flush(&mut io::stdout().lock()).is_err() {
-        warn!("the access log's last lines are lost");
+/// How the process ends: with what was logged written out.
+struct End {
+    access_log: Arc<AccessLog>,
+    last: std::sync::Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl End {
+    /// Ends the process, within a second or so even if nobody reads its logs.
+    fn exit(&self, code: i32) -> ! {
+        let access_log = Arc::clone(&self.access_log);
+        let (done, written) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let flushed = access_log.flush(&mut io::stdout().lock());
+            // Nobody may be left to hear of it.
+            let _ = done.send(flushed.is_ok());
+        });
+        if written.recv_timeout(LAST_WRITE) != Ok(true) {
+            warn!("the access log's last lines are lost");
+        }
+        let last = self
+            .last
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some(last) = last {
+            last();
+        }
+        std::process::exit(code);
     }
-    std::process::exit(code);
 }

@@ -78,7 +78,7 @@ impl<T> Table<T> {
     ///
     /// # Errors
     ///
-    /// Every pair of routes that could match one request with equal right.
+    /// Every route that could match a request with the same right as one before it, with one such.
     pub fn new(routes: Vec<(Pattern, T)>) -> Result<Self, Vec<Tie>> {
         let mut of_host: HashMap<Option<&Host>, Vec<(&Path, usize)>> = HashMap::new();
         let any = Path::any();
@@ -193,11 +193,13 @@ fn find_ties<T>(routes: &[(Pattern, T)], candidates: &[(&Path, usize)], ties: &m
     for &(path, at) in candidates {
         if let Some((pattern, _)) = routes.get(at) {
             let peers = alike.entry((path.shape(), pattern.demands())).or_default();
-            for &(before, peer) in peers.iter() {
-                if before != at && peer.demands_overlap(pattern) {
-                    let (first, second) = (before.min(at), before.max(at));
-                    ties.insert(Tie { first, second });
-                }
+            // One of them is enough to say: a thousand equal routes would make half a million pairs.
+            let tied = peers
+                .iter()
+                .find(|(before, peer)| *before != at && peer.demands_overlap(pattern));
+            if let Some(&(before, _)) = tied {
+                let (first, second) = (before.min(at), before.max(at));
+                ties.insert(Tie { first, second });
             }
             peers.push((at, pattern));
         }

@@ -31,7 +31,8 @@ impl Seen {
 }
 
 /// The API. Its answers follow the path: `/status/418` answers 418, `/slow/300` takes 300 ms, `/fields` sends what
-/// the request's `x-answer` fields say; all else is 200.
+/// the request's `x-answer` fields say, a path that ends in `/until-close` has a body that ends with the connection;
+/// all else is 200.
 pub(crate) struct Origin {
     pub(crate) address: SocketAddr,
     seen: Arc<Mutex<Vec<Seen>>>,
@@ -145,6 +146,10 @@ fn answer(stream: &mut TcpStream, request: &Seen) -> io::Result<()> {
     if let Some(ms) = number("/slow/") {
         // What a slow API does; the test waits for its answer, not for the clock.
         thread::park_timeout(Duration::from_millis(ms));
+    }
+    if path.ends_with("/until-close") {
+        stream.write_all(b"HTTP/1.1 200 Whatever\r\nConnection: close\r\n\r\nok")?;
+        return stream.shutdown(std::net::Shutdown::Both);
     }
     let status = number("/status/").unwrap_or(200);
     let mut head = format!("HTTP/1.1 {status} Whatever\r\nContent-Length: 2\r\n");

@@ -96,6 +96,70 @@ fn a_denial_by_one_policy_spares_the_others_whatever_their_order_and_store() {
 }
 
 #[test]
+fn what_the_shared_store_denies_costs_nothing_here_however_many_ask_at_once() {
+    let valkey = Valkey::start();
+    for kind in [
+        "sliding-log",
+        "fixed-window",
+        "sliding-counter",
+        "token-bucket",
+    ] {
+        redis::cmd("FLUSHALL").exec(&mut valkey.connect()).unwrap();
+        let gateway = Gateway::start(&format!(
+            r#"
+[store]
+kind = "valkey"
+url = "valkey://{}"
+timeout = "10s"
+key_secret_file = "{}"
+[upstreams.demo]
+builtin = "echo"
+[policies.node]
+kind = "{kind}"
+limit = "100/300d"
+key = "global"
+store = "local"
+[policies.user]
+kind = "token-bucket"
+limit = "2/300d"
+key = "header:x-user"
+on_missing_key = "deny"
+[routes.all]
+match = {{ path = "/*" }}
+upstream = "demo"
+policies = ["node", "user"]
+"#,
+            valkey.address(),
+            secret_file().display()
+        ));
+        gateway.await_metric("tollgate_store_up", 1.0);
+        let address = gateway.address;
+        let attackers: Vec<_> = (0..8)
+            .map(|_| {
+                std::thread::spawn(move || {
+                    let mut connection = crate::support::http::Connection::open(address);
+                    (0..60)
+                        .filter(|_| {
+                            connection.ask("GET", "/", &[("x-user", "attacker")]).status == 200
+                        })
+                        .count()
+                })
+            })
+            .collect();
+        let passed: usize = attackers.into_iter().map(|a| a.join().unwrap()).sum();
+        assert_eq!(passed, 2, "{kind}");
+        // 98 are left for everybody else.
+        let others = (0..100)
+            .filter(|number| {
+                let user = format!("user-{number}");
+                get_with(address, "/", &[("x-user", &user)]).status == 200
+            })
+            .count();
+        assert_eq!(others, 98, "{kind}");
+    }
+}
+
+#[test]
 fn every_policy_that_denies_is_named_and_the_longest_wait_is_told() {
     let gateway = Gateway::start(
         r#"

@@ -163,6 +163,62 @@ fn parts_of_a_key_are_not_run_together() {
 }
 
 #[test]
+fn a_key_that_stands_twice_with_different_values_is_refused() {
+    let origin = Origin::start();
+    let gateway = Gateway::start(&format!(
+        r#"
+[upstreams.api]
+servers = ["{}"]
+[policies.header]
+kind = "token-bucket"
+limit = "3/d"
+key = "header:x-key"
+on_missing_key = "skip"
+[policies.query]
+kind = "token-bucket"
+limit = "3/d"
+key = "query:key"
+on_missing_key = "skip"
+[policies.cookie]
+kind = "token-bucket"
+limit = "3/d"
+key = "cookie:sid"
+on_missing_key = "skip"
+[policies.user]
+kind = "token-bucket"
+limit = "3/d"
+key = "path:user"
+[routes.keys]
+match = {{ path = "/keys" }}
+upstream = "api"
+policies = ["header", "query", "cookie"]
+[routes.users]
+match = {{ path = "/users/{{user}}" }}
+upstream = "api"
+policies = ["user"]
+"#,
+        origin.address
+    ));
+    let status =
+        |target: &str, fields: &[(&str, &str)]| get_with(gateway.address, target, fields).status;
+    assert_eq!(status("/keys", &[("x-key", "a"), ("x-key", "b")]), 400);
+    assert_eq!(status("/keys?key=a&key=b", &[]), 400);
+    assert_eq!(status("/keys", &[("cookie", "sid=a; sid=b")]), 400);
+    assert_eq!(origin.count(), 0);
+    // The same twice is that once.
+    let twice: &[(&str, &str)] = &[("x-key", "k"), ("x-key", "k")];
+    assert_eq!(allowed(&gateway, "/keys", &[twice; 6]), 3);
+    assert_eq!(status("/keys", &[("x-key", "k")]), 429);
+    // What applications leave out of a path parameter makes no other caller of it.
+    let spellings = ["bob", "bob;1", "bob;2", "bob%2f", "bob%5c", "%62ob", "bob/"];
+    let passed = spellings
+        .iter()
+        .filter(|user| status(&format!("/users/{user}"), &[]) == 200)
+        .count();
+    assert_eq!(passed, 3);
+}
+
+#[test]
 fn a_route_counts_its_policy_once_whatever_the_path_parameter() {
     let origin = Origin::start();
     let gateway = gateway(&origin, "");

@@ -97,6 +97,105 @@ fn what_cannot_be_parsed_is_refused_in_our_name_and_recorded() {
 }
 
 #[test]
+fn a_connection_outlives_the_deadline_of_its_heads_whoever_answers() {
+    let origin = Origin::start();
+    let gateway = gateway(&origin);
+    // A head may take a second here; all three are answered without the upstream, or with it.
+    for (target, status) in [("/v1/a", 200), ("/none", 404), ("/v1/%zz", 400)] {
+        let mut connection = Connection::open(gateway.address);
+        let until = tollgate::clock::monotonic_now() + Duration::from_millis(2500);
+        while tollgate::clock::monotonic_now() < until {
+            assert_eq!(
+                connection.ask("GET", target, &[]).status,
+                status,
+                "{target}"
+            );
+            std::thread::park_timeout(Duration::from_millis(20));
+        }
+    }
+}
+
+#[test]
+fn a_target_or_a_host_that_could_be_read_otherwise_is_refused() {
+    let origin = Origin::start();
+    let gateway = Gateway::start(&format!(
+        r#"
+[upstreams.api]
+servers = ["{}"]
+[routes.secret]
+match = {{ host = "secret.example", path = "/*" }}
+respond = {{ status = 403 }}
+[routes.rest]
+match = {{ path = "/*" }}
+upstream = "api"
+"#,
+        origin.address
+    ));
+    for (request, status) in [
+        ("GET http://secret.example/z HTTP/1.0\r\n\r\n", 400),
+        (
+            "GET http://secret.example/z HTTP/1.0\r\nHost: secret.example\r\n\r\n",
+            403,
+        ),
+        (
+            "GET http://secret.example/z HTTP/1.1\r\nHost: secret.example\r\n\r\n",
+            403,
+        ),
+        (
+            "GET http://open.example/z HTTP/1.1\r\nHost: open.example\r\n\r\n",
+            200,
+        ),
+        ("GET v1/login HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+        ("GET x:/v1/login HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+        ("GET * HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+        ("GET /z HTTP/1.0\r\n\r\n", 200),
+        ("GET /z HTTP/1.1\r\nHost: SECRET.example.:80\r\n\r\n", 403),
+        ("GET /z HTTP/1.1\r\nHost: secret.example/\r\n\r\n", 400),
+        ("GET /z HTTP/1.1\r\nHost: secret.example, x\r\n\r\n", 400),
+        ("GET /z HTTP/1.1\r\nHost: secret.example..\r\n\r\n", 400),
+        ("GET /z HTTP/1.1\r\nHost: secret%2eexample\r\n\r\n", 400),
+        ("GET /z HTTP/1.1\r\nHost: secret.example:x\r\n\r\n", 400),
+        ("GET /z HTTP/1.1\r\nHost: [2001:db8::1]:8080\r\n\r\n", 200),
+        ("GET /z HTTP/1.1\r\nHost: [junk]\r\n\r\n", 400),
+    ] {
+        assert_eq!(
+            status_of(&gateway, request.as_bytes()),
+            Some(status),
+            "{request:?}"
+        );
+    }
+    // An origin is sent a path, whatever form the target came in.
+    for seen in origin.seen() {
+        assert_eq!(seen.target, "/z");
+    }
+}
+
+#[test]
+fn an_old_client_gets_no_chunks_and_its_connection_closed() {
+    let origin = Origin::start();
+    let gateway = gateway(&origin);
+    let mut connection = Connection::open(gateway.address);
+    connection
+        .send("GET /v1/until-close HTTP/1.0\r\nHost: api.example\r\n\r\n")
+        .unwrap();
+    let response = connection.receive(false).unwrap();
+    assert!(
+        response.header("transfer-encoding").is_none(),
+        "{response:?}"
+    );
+    assert_eq!(response.text(), "ok");
+    // A new one gets them, and keeps its connection.
+    let mut connection = Connection::open(gateway.address);
+    for _ in 0..2 {
+        assert_eq!(connection.ask("GET", "/v1/until-close", &[]).text(), "ok");
+    }
+    // Who asks for an end gets it.
+    let response = connection.ask("GET", "/v1/a", &[("connection", "close")]);
+    assert_eq!(response.header("connection"), Some("close"));
+    assert!(connection.is_closed_within(Duration::from_secs(10)));
+}
+
+#[test]
 fn a_body_that_grows_past_its_limit_is_cut_off() {
     let origin = Origin::start();
     let gateway = gateway(&origin);

@@ -117,6 +117,59 @@ fn gateway_before(origin: &crate::support::origin::Origin) -> Gateway {
 }
 
 #[test]
+fn a_log_that_nobody_reads_holds_up_neither_requests_nor_the_end() {
+    let folder = crate::support::gateway::scratch();
+    let file = folder.join("c.toml");
+    let (address, metrics) = (
+        crate::support::gateway::free_address(),
+        crate::support::gateway::free_address(),
+    );
+    let config = format!(
+        "{}\n[listeners.test]\naddress = \"{address}\"\n[metrics]\naddress = \"{metrics}\"\n[server]\ngrace_period = \"1s\"\n",
+        quickstart()
+            .replace("limit = \"30/min\"", "limit = \"1000000/s\"")
+            .replace("burst = 5", "burst = 1000000")
+    );
+    fs::write(&file, config).unwrap();
+    // Both are pipes that are never read: they are full after 64 KiB.
+    let mut child = tollgate(&["run", "--config", file.to_str().unwrap()])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let deadline = tollgate::clock::monotonic_now() + std::time::Duration::from_secs(60);
+    let in_time = || assert!(tollgate::clock::monotonic_now() < deadline);
+    let mut connection = loop {
+        in_time();
+        match crate::support::http::Connection::try_open(address) {
+            Ok(connection) => break connection,
+            Err(_) => std::thread::park_timeout(std::time::Duration::from_millis(10)),
+        }
+    };
+    for _ in 0..2000 {
+        assert_eq!(connection.ask("GET", "/a", &[]).status, 200);
+    }
+    // A line a signal on standard error, more than the pipe takes.
+    let id = child.id().to_string();
+    for _ in 0..1000 {
+        std::process::Command::new("kill")
+            .args(["-HUP", &id])
+            .status()
+            .unwrap();
+    }
+    assert_eq!(connection.ask("GET", "/a", &[]).status, 200);
+    std::process::Command::new("kill")
+        .args(["-TERM", &id])
+        .status()
+        .unwrap();
+    while child.try_wait().unwrap().is_none() {
+        in_time();
+        std::thread::park_timeout(std::time::Duration::from_millis(20));
+    }
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
 fn a_hangup_does_not_end_the_gateway() {
     let gateway = Gateway::start(&quickstart());
     gateway.signal("-HUP");

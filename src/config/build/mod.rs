@@ -20,6 +20,7 @@ use super::collections::Named;
 use super::decode::At;
 use super::error::{Code, Finding, Findings, did_you_mean};
 use super::file::File;
+use super::read;
 use super::source::{Place, Sources};
 
 /// What every part of the building needs.
@@ -100,7 +101,7 @@ impl Builder<'_> {
     /// Reads a file of settings; `None`, reported, if it cannot be read. What it holds is never shown.
     fn read_file(&self, path: &At<super::values::FilePath>) -> Option<Vec<u8>> {
         let resolved = self.sources.resolve(path.place.source, &path.value.0);
-        std::fs::read(&resolved)
+        read::bytes(&resolved)
             .map_err(|error| {
                 self.error(
                     Code::E051,

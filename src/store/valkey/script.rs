@@ -4,7 +4,7 @@ use redis::{Cmd, Value};
 
 use super::key::key;
 use crate::check::Check;
-use crate::decide::{Anchor, Decision, Rule, Timestamp, Verdict};
+use crate::decide::{Anchor, Decision, EXACT_MAX, Rule, Timestamp, Verdict};
 use crate::store::StoreError;
 
 /// Integers in the reply for each check.
@@ -151,7 +151,10 @@ fn decision(fields: &[Value]) -> Result<Decision, StoreError> {
 
 fn whole(value: &Value) -> Result<u64, StoreError> {
     match value {
-        Value::Int(found) => u64::try_from(*found).map_err(|_| bad_reply("a negative number")),
+        Value::Int(found) => u64::try_from(*found)
+            .ok()
+            .filter(|number| *number <= EXACT_MAX)
+            .ok_or_else(|| bad_reply("a number that no script can come to")),
         _ => Err(bad_reply("something other than an integer")),
     }
 }

@@ -1,0 +1,25 @@
+//! Reads files, up to a size: a device has no end, and no file of a configuration is that large.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+/// The largest file that is read.
+const SIZE_MAX: u64 = 16 << 20;
+
+/// A whole file.
+pub(super) fn bytes(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?
+        .take(SIZE_MAX + 1)
+        .read_to_end(&mut bytes)?;
+    if u64::try_from(bytes.len()).is_ok_and(|length| length > SIZE_MAX) {
+        return Err(io::Error::other("it is larger than 16 MiB"));
+    }
+    Ok(bytes)
+}
+
+/// A whole file of text.
+pub(super) fn text(path: &Path) -> io::Result<String> {
+    String::from_utf8(bytes(path)?).map_err(|_| io::Error::other("it is not UTF-8 text"))
+}
