@@ -4,11 +4,14 @@
 pub mod admit;
 pub mod context;
 pub mod forward;
+pub mod head;
 pub mod listen;
 pub mod log;
 pub mod pool;
 pub mod respond;
 pub mod serve;
+mod stop;
+pub mod tally;
 pub mod wait;
 
 use std::sync::Arc;

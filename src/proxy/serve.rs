@@ -2,8 +2,8 @@
 
 use std::io;
 use std::net::TcpListener;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -11,21 +11,21 @@ use pingora::listeners::ListenerConfig;
 use pingora::protocols::l4::stream::L4BufferSettings;
 use pingora::proxy::http_proxy;
 use pingora::server::configuration::ServerConf;
-use pingora::server::{RunArgs, Server, ShutdownSignal, ShutdownSignalWatch, ShutdownWatch};
+use pingora::server::{RunArgs, Server, ShutdownWatch};
 use pingora::services::background::{BackgroundService, background_service};
 use pingora::services::listening::Service;
 use thiserror::Error;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Mutex;
-use tokio::time::{interval, sleep};
+use tokio::time::interval;
 use tracing::{info, warn};
 
 use super::listen::Edge;
 use super::pool::Pool;
+use super::stop::{End, Signals, drain};
 use super::{Gateway, wait::Room};
 use crate::admin::Probes;
 use crate::check::{Demand, Policy};
-use crate::clock::{Clock, monotonic_now};
+use crate::clock::Clock;
 use crate::config::{Config, StoreKind, Target};
 use crate::record::access_log::AccessLog;
 use crate::record::metrics::{Metrics, RouteLabels};
@@ -47,12 +47,6 @@ const SWEEP_EVERY: Duration = Duration::from_millis(500);
 const SWEEP_STEPS: usize = 20_000;
 
 const RESOLVE_EVERY: Duration = Duration::from_secs(30);
-
-/// How long readiness is refused before the listeners close, so that balancers look elsewhere first.
-const LAME: Duration = Duration::from_millis(200);
-
-/// How long the access log's last lines may take.
-const LAST_WRITE: Duration = Duration::from_secs(1);
 
 /// Why the gateway does not run.
 #[derive(Debug, Error)]
@@ -114,10 +108,7 @@ pub fn run(config: Config, last: impl FnOnce() + Send + 'static) -> Result<(), S
     }
     server.add_service(edge);
 
-    let end = Arc::new(End {
-        access_log: Arc::clone(&gateway.access_log),
-        last: std::sync::Mutex::new(Some(Box::new(last))),
-    });
+    let end = Arc::new(End::new(Arc::clone(&gateway.access_log), last));
     let ready = Arc::new(AtomicBool::new(true));
     if let Some(metrics) = &config.metrics {
         let probes = Probes::new(
@@ -310,100 +301,5 @@ async fn resolve(gateway: Gateway) {
         {
             warn!("resolving the upstreams' names failed");
         }
-    }
-}
-
-/// Ends the process as soon as the last request has, or the grace period is over.
-async fn drain(gateway: &Gateway, end: &End) -> ! {
-    let began = monotonic_now();
-    let grace = gateway.config.server.grace_period;
-    info!(in_flight = gateway.metrics.in_flight.get(), "draining");
-    while gateway.metrics.in_flight.get() > 0
-        && monotonic_now().saturating_duration_since(began) < grace
-    {
-        sleep(Duration::from_millis(20)).await;
-    }
-    // The last answers are on their way out of our hands.
-    sleep(Duration::from_millis(50)).await;
-    let left = gateway.metrics.in_flight.get();
-    if left > 0 {
-        warn!(in_flight = left, "grace period over, requests cut off");
-    }
-    info!("stopped");
-    end.exit(0);
-}
-
-/// SIGTERM, SIGQUIT and SIGINT let requests finish; a second SIGINT does not wait for them. SIGHUP changes nothing,
-/// where it would otherwise kill.
-struct Signals {
-    ready: Arc<AtomicBool>,
-    end: Arc<End>,
-}
-
-#[async_trait]
-impl ShutdownSignalWatch for Signals {
-    async fn recv(&self) -> ShutdownSignal {
-        let kinds = [
-            SignalKind::terminate(),
-            SignalKind::quit(),
-            SignalKind::interrupt(),
-            SignalKind::hangup(),
-        ];
-        let signals: Result<Vec<_>, _> = kinds.into_iter().map(signal).collect();
-        let Ok(Ok([mut terminate, mut quit, mut interrupt, mut hangup])) =
-            signals.map(<[Signal; 4]>::try_from)
-        else {
-            warn!("signals cannot be watched: only SIGKILL will end this process");
-            return std::future::pending().await;
-        };
-        loop {
-            tokio::select! {
-                _ = terminate.recv() => break,
-                _ = quit.recv() => break,
-                _ = interrupt.recv() => break,
-                _ = hangup.recv() => warn!("SIGHUP: the configuration is read at start only; restart to change it"),
-            }
-        }
-        info!("told to stop: requests may finish; SIGINT (Ctrl-C) ends them");
-        self.ready.store(false, Ordering::Relaxed);
-        let end = Arc::clone(&self.end);
-        tokio::spawn(async move {
-            interrupt.recv().await;
-            warn!("told to stop at once");
-            end.exit(1);
-        });
-        sleep(LAME).await;
-        ShutdownSignal::GracefulTerminate
-    }
-}
-
-/// How the process ends: with what was logged written out.
-struct End {
-    access_log: Arc<AccessLog>,
-    last: std::sync::Mutex<Option<Box<dyn FnOnce() + Send>>>,
-}
-
-impl End {
-    /// Ends the process, within a second or so even if nobody reads its logs.
-    fn exit(&self, code: i32) -> ! {
-        let access_log = Arc::clone(&self.access_log);
-        let (done, written) = std::sync::mpsc::channel();
-        std::thread::spawn(move || {
-            let flushed = access_log.flush(&mut io::stdout().lock());
-            // Nobody may be left to hear of it.
-            let _ = done.send(flushed.is_ok());
-        });
-        if written.recv_timeout(LAST_WRITE) != Ok(true) {
-            warn!("the access log's last lines are lost");
-        }
-        let last = self
-            .last
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
-        if let Some(last) = last {
-            last();
-        }
-        std::process::exit(code);
     }
 }

@@ -1,0 +1,122 @@
+//! A request's head: what we look at in it, and what cannot stand.
+
+use http::header::{CONTENT_LENGTH, HOST};
+use http::{StatusCode, Version, request};
+
+use crate::answer::Refusal;
+use crate::config::Server;
+use crate::request::RequestView;
+
+/// The longest request id that is kept.
+const REQUEST_ID_MAX: usize = 128;
+
+/// What we look at; refused where it makes no sense or is too large.
+///
+/// `raw_target` is its target as it came.
+///
+/// # Errors
+///
+/// The refusal: 400, 413 or 431.
+pub fn view<'h>(
+    server: &Server,
+    head: &'h request::Parts,
+    raw_target: &[u8],
+) -> Result<RequestView<'h>, Refusal<'static>> {
+    let size: usize = head
+        .headers
+        .iter()
+        .map(|(name, value)| name.as_str().len() + value.len() + 4)
+        .sum();
+    let target = head
+        .uri
+        .path_and_query()
+        .map_or(0, |target| target.as_str().len());
+    if size.saturating_add(target) > server.max_header {
+        return Err(Refusal::Refused(
+            StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+            "The request's head is too large.",
+        ));
+    }
+    let length = head
+        .headers
+        .get(CONTENT_LENGTH)
+        .and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    if let (Some(length), Some(max)) = (length, server.max_body)
+        && length > max
+    {
+        return Err(Refusal::Refused(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "The request's body is too large.",
+        ));
+    }
+    let malformed = |why| Refusal::Refused(StatusCode::BAD_REQUEST, why);
+    if !is_target(head, raw_target) {
+        return Err(malformed("The request's target is malformed."));
+    }
+    let host = match head.headers.get(HOST) {
+        Some(host) => host.to_str().ok().filter(|host| is_host(host)),
+        None if head.version == Version::HTTP_10 => Some(""),
+        None => head.uri.authority().map(http::uri::Authority::as_str),
+    };
+    let host = host.ok_or_else(|| malformed("The request names no host, or a malformed one."))?;
+    Ok(RequestView {
+        method: head.method.as_str(),
+        host,
+        path: head.uri.path(),
+        query: head.uri.query(),
+        headers: &head.headers,
+    })
+}
+
+/// Whether the target is one that a proxy is sent: a path; `*` of OPTIONS; or a whole URI, whose authority is then
+/// the Host field's (Pingora refuses another) and is not believed without one.
+fn is_target(head: &request::Parts, raw_target: &[u8]) -> bool {
+    if raw_target == b"*" {
+        return head.method == http::Method::OPTIONS;
+    }
+    let is_uri = |scheme: &[u8]| {
+        raw_target
+            .get(..scheme.len())
+            .is_some_and(|start| start.eq_ignore_ascii_case(scheme))
+    };
+    raw_target.starts_with(b"/")
+        || (head.headers.contains_key(HOST) && (is_uri(b"http://") || is_uri(b"https://")))
+}
+
+/// Whether a Host field is a name or an address with an optional port: whatever else an upstream may make of it, it
+/// will not make another host of it than we did.
+fn is_host(host: &str) -> bool {
+    let (name, port) = match host.rsplit_once(':') {
+        Some((name, port)) if !port.contains(']') => (name, port),
+        _ => (host, ""),
+    };
+    let is_name = |name: &str| {
+        let name = name.strip_suffix('.').unwrap_or(name);
+        !name.is_empty()
+            && name.split('.').all(|label| {
+                !label.is_empty()
+                    && label
+                        .bytes()
+                        .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+            })
+    };
+    let is_literal = |name: &str| {
+        name.strip_prefix('[')
+            .and_then(|rest| rest.strip_suffix(']'))
+            .is_some_and(|literal| literal.parse::<std::net::Ipv6Addr>().is_ok())
+    };
+    port.bytes().all(|byte| byte.is_ascii_digit()) && (is_name(name) || is_literal(name))
+}
+
+/// The peer's id if it is to be kept and looks like one; else a new one.
+pub fn request_id(head: &request::Parts, keep: bool) -> String {
+    let kept = keep
+        .then(|| head.headers.get("x-request-id"))
+        .flatten()
+        .and_then(|id| id.to_str().ok())
+        .filter(|id| {
+            (1..=REQUEST_ID_MAX).contains(&id.len())
+                && id.bytes().all(|byte| byte.is_ascii_graphic())
+        });
+    kept.map_or_else(|| uuid::Uuid::now_v7().to_string(), str::to_owned)
+}

@@ -1,0 +1,125 @@
+//! The way out: signals, the drain, and what is still written when the process ends.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use pingora::server::{ShutdownSignal, ShutdownSignalWatch};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::sleep;
+use tracing::{info, warn};
+
+use super::Gateway;
+use crate::clock::monotonic_now;
+use crate::record::access_log::AccessLog;
+
+/// How long readiness is refused before the listeners close, so that balancers look elsewhere first.
+const LAME: Duration = Duration::from_millis(200);
+
+/// How long the access log's last lines may take.
+const LAST_WRITE: Duration = Duration::from_secs(1);
+
+/// Ends the process as soon as the last request has, or the grace period is over.
+pub(super) async fn drain(gateway: &Gateway, end: &End) -> ! {
+    let began = monotonic_now();
+    let grace = gateway.config.server.grace_period;
+    info!(in_flight = gateway.metrics.in_flight.get(), "draining");
+    while gateway.metrics.in_flight.get() > 0
+        && monotonic_now().saturating_duration_since(began) < grace
+    {
+        sleep(Duration::from_millis(20)).await;
+    }
+    // The last answers are on their way out of our hands.
+    sleep(Duration::from_millis(50)).await;
+    let left = gateway.metrics.in_flight.get();
+    if left > 0 {
+        warn!(in_flight = left, "grace period over, requests cut off");
+    }
+    info!("stopped");
+    end.exit(0);
+}
+
+/// SIGTERM, SIGQUIT and SIGINT let requests finish; a second SIGINT does not wait for them. SIGHUP changes nothing,
+/// where it would otherwise kill.
+pub(super) struct Signals {
+    pub(super) ready: Arc<AtomicBool>,
+    pub(super) end: Arc<End>,
+}
+
+#[async_trait]
+impl ShutdownSignalWatch for Signals {
+    async fn recv(&self) -> ShutdownSignal {
+        let kinds = [
+            SignalKind::terminate(),
+            SignalKind::quit(),
+            SignalKind::interrupt(),
+            SignalKind::hangup(),
+        ];
+        let signals: Result<Vec<_>, _> = kinds.into_iter().map(signal).collect();
+        let Ok(Ok([mut terminate, mut quit, mut interrupt, mut hangup])) =
+            signals.map(<[Signal; 4]>::try_from)
+        else {
+            warn!("signals cannot be watched: only SIGKILL will end this process");
+            return std::future::pending().await;
+        };
+        loop {
+            tokio::select! {
+                _ = terminate.recv() => break,
+                _ = quit.recv() => break,
+                _ = interrupt.recv() => break,
+                _ = hangup.recv() => warn!("SIGHUP: the configuration is read at start only; restart to change it"),
+            }
+        }
+        info!("told to stop: requests may finish; SIGINT (Ctrl-C) ends them");
+        self.ready.store(false, Ordering::Relaxed);
+        let end = Arc::clone(&self.end);
+        tokio::spawn(async move {
+            interrupt.recv().await;
+            warn!("told to stop at once");
+            end.exit(1);
+        });
+        sleep(LAME).await;
+        ShutdownSignal::GracefulTerminate
+    }
+}
+
+/// How the process ends: with what was logged written out.
+pub(super) struct End {
+    access_log: Arc<AccessLog>,
+    last: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl End {
+    /// `last` is done last.
+    pub(super) fn new(access_log: Arc<AccessLog>, last: impl FnOnce() + Send + 'static) -> Self {
+        Self {
+            access_log,
+            last: Mutex::new(Some(Box::new(last))),
+        }
+    }
+
+    /// Ends the process, within a second or so even if nobody reads its logs.
+    fn exit(&self, code: i32) -> ! {
+        let access_log = Arc::clone(&self.access_log);
+        let (done, written) = mpsc::channel();
+        std::thread::spawn(move || {
+            let flushed = access_log.flush(&mut io::stdout().lock());
+            // Nobody may be left to hear of it.
+            let _ = done.send(flushed.is_ok());
+        });
+        if written.recv_timeout(LAST_WRITE) != Ok(true) {
+            warn!("the access log's last lines are lost");
+        }
+        let last = self
+            .last
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some(last) = last {
+            last();
+        }
+        std::process::exit(code);
+    }
+}

@@ -1,0 +1,93 @@
+//! Counts what the policies did with a request.
+
+use super::Gateway;
+use super::context::Context;
+use crate::check::{Demanded, Source};
+use crate::decide::Verdict;
+use crate::record::metrics;
+use crate::store::limiter::Outcome;
+use crate::store::{Cause, StoreError};
+
+/// Counts, and remembers, the policies whose key is missing.
+pub fn missing_keys(gateway: &Gateway, ctx: &mut Context, demanded: &Demanded<'_>) {
+    let route = gateway
+        .metrics
+        .route(ctx.route.as_ref().map(|route| route.index));
+    for policy in &demanded.skipped {
+        route.decision(policy.index, metrics::Verdict::Skip, None);
+    }
+    for policy in &demanded.missing {
+        route.decision(policy.index, metrics::Verdict::Deny, None);
+    }
+    ctx.missing_key = demanded
+        .skipped
+        .iter()
+        .chain(&demanded.missing)
+        .filter_map(|policy| gateway.config.policies.get(policy.index).cloned())
+        .collect();
+}
+
+/// Counts what every policy did.
+pub fn decisions(gateway: &Gateway, ctx: &Context, demanded: &Demanded<'_>, outcome: &Outcome<'_>) {
+    let allows = outcome.allows();
+    let route = gateway
+        .metrics
+        .route(ctx.route.as_ref().map(|route| route.index));
+    for ruling in &outcome.rulings {
+        let policy = ruling.check.policy;
+        let verdict = match (ruling.decision.verdict, ruling.check.shadow) {
+            (Verdict::Allow, _) => metrics::Verdict::Allow,
+            (Verdict::Deny, true) => metrics::Verdict::ShadowDeny,
+            (Verdict::Deny, false) => metrics::Verdict::Deny,
+        };
+        route.decision(policy.index, verdict, Some(ruling.source));
+        let Some(series) = gateway.metrics.policy(policy.index) else {
+            continue;
+        };
+        if allows && ruling.decision.verdict == Verdict::Allow {
+            series.units.inc_by(ruling.check.cost.units());
+        }
+        if ruling.decision.remaining.saturating_mul(5) <= ruling.check.rule.capacity() {
+            series.near_limit.inc();
+        }
+    }
+    if let Some(took) = outcome.store_took {
+        gateway.metrics.store_check.observe(took.as_secs_f64());
+    }
+    if let Some(failure) = &outcome.failure {
+        count_failure(gateway, ctx, demanded, outcome, failure);
+    }
+}
+
+/// Counts a failure of a store, and what the policies without a decision did then.
+fn count_failure(
+    gateway: &Gateway,
+    ctx: &Context,
+    demanded: &Demanded<'_>,
+    outcome: &Outcome<'_>,
+    failure: &StoreError,
+) {
+    let cause = failure.cause();
+    let position = Cause::ALL.iter().position(|known| *known == cause);
+    gateway.metrics.store_failed(position.unwrap_or(0));
+    let route = gateway
+        .metrics
+        .route(ctx.route.as_ref().map(|route| route.index));
+    let undecided = demanded.checks.iter().filter(|check| {
+        !outcome
+            .rulings
+            .iter()
+            .any(|ruling| ruling.check.policy.index == check.policy.index)
+    });
+    for check in undecided {
+        let denies = outcome
+            .unavailable
+            .is_some_and(|policy| policy.index == check.policy.index);
+        let verdict = if denies {
+            metrics::Verdict::Deny
+        } else {
+            metrics::Verdict::Allow
+        };
+        route.decision(check.policy.index, verdict, Some(Source::Fallback));
+    }
+}
