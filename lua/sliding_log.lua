@@ -112,7 +112,11 @@ kinds["sliding-log"] = function()
       if entry.first > 1 or older <= log.count then call("LTRIM", log.key, entry.first - 1, older - 1) end
       call("RPUSH", log.key, pack_record(now, entry.total))
     end
-    call("PEXPIRE", log.key, ttl_ms)
+    -- A server that permits no expiry gets no key either.
+    if type(redis.pcall("PEXPIRE", log.key, ttl_ms)) == "table" then
+      if log.count == 0 then call("DEL", log.key) end
+      call("PEXPIRE", log.key, ttl_ms)
+    end
   end
   return sliding_log
 end

@@ -142,6 +142,31 @@ fn a_store_that_asks_for_a_password_is_a_store_that_failed() {
 }
 
 #[test]
+fn a_user_who_may_not_set_an_expiry_leaves_no_key_without_one() {
+    let valkey = Valkey::start();
+    let mut admin = valkey.connect();
+    redis::cmd("ACL")
+        .arg(&[
+            "SETUSER", "tollgate", "on", ">pw", "~*", "+@all", "-pexpire",
+        ])
+        .exec(&mut admin)
+        .unwrap();
+    let gateway = Gateway::start(&format!(
+        "[store]\nkind = \"valkey\"\nurl = \"valkey://tollgate:pw@{}\"\nkey_secret_file = \"{}\"\n\
+         [upstreams.demo]\nbuiltin = \"echo\"\n\
+         [policies.log]\nkind = \"sliding-log\"\nlimit = \"4/d\"\nkey = \"ip\"\non_store_failure = \"deny\"\n\
+         [routes.all]\nmatch = {{ path = \"/*\" }}\nupstream = \"demo\"\npolicies = [\"log\"]\n",
+        valkey.address(),
+        secret_file().display()
+    ));
+    gateway.await_metric(UP, 1.0);
+    assert_eq!(gateway.get("/").status, 503);
+    assert!(gateway.metric("tollgate_store_errors_total{kind=\"auth\"}") >= 1.0);
+    let keys: usize = redis::cmd("DBSIZE").query(&mut admin).unwrap();
+    assert_eq!(keys, 0);
+}
+
+#[test]
 fn a_store_without_memory_is_a_store_that_failed() {
     let valkey = Valkey::start();
     let gateway = Gateway::start(&config(&valkey.address()));

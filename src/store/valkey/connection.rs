@@ -276,6 +276,10 @@ pub(crate) fn classify(error: &RedisError) -> (StoreError, bool) {
             let text = format!("{text}; store.username and store.password_file say who we are");
             (StoreError::NotRun(Cause::Auth, text), false)
         }
+        // A command of the script that the user may not use.
+        _ if text.contains("ACL failure in script") => {
+            (StoreError::NotRun(Cause::Auth, text), true)
+        }
         // OOM, MISCONF, NOREPLICAS, BUSY, and errors of the script itself.
         ErrorKind::Server(_) | ErrorKind::Extension => {
             (StoreError::NotRun(Cause::Script, text), true)
