@@ -1,7 +1,7 @@
-//! One connection to Valkey, kept by one actor: it connects, loads the script, asks whether the server is there,
-//! and connects again with a bounded, jittered pause.
+//! One connection to Valkey, kept by one actor: it connects, loads the script, and probes by the rules of the
+//! [`Breaker`]. Decisions see a link while that is closed, and none while it is open.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -13,21 +13,16 @@ use redis::{
     RedisConnectionInfo, RedisError, RedisResult, ServerErrorKind,
 };
 use tokio::sync::{Notify, watch};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::{info, warn};
 
+use super::breaker::Breaker;
 use super::{Settings, script};
+use crate::clock::monotonic_now;
 use crate::store::{Cause, StoreError};
-
-/// So many deadlines missed in a row mean that the connection is no good.
-const MISSED_MAX: u32 = 5;
 
 /// How often the server is asked whether it is there.
 const PING_EVERY: Duration = Duration::from_secs(1);
-
-/// Pause before another try to connect: the least, and how much chance adds.
-const PAUSE_MS: u64 = 50;
-const PAUSE_JITTER_MS: u64 = 200;
 
 /// The most calls in flight on the connection.
 const IN_FLIGHT_MAX: usize = 1024;
@@ -41,20 +36,47 @@ pub(crate) struct Link {
     number: u64,
 }
 
+/// What an error says about more than the call that met it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Blame {
+    /// Nothing: another call may well succeed, as after an error about this key.
+    Call,
+    /// The server fails everybody.
+    Server,
+    /// Another connection may do better.
+    Connection,
+}
+
 /// What those who decide and the one who connects have in common.
 #[derive(Debug)]
 pub(crate) struct Shared {
+    /// There while the breaker is closed.
     link: ArcSwapOption<Link>,
-    /// Deadlines missed since the last answer.
-    missed: AtomicU32,
-    /// The number of the link that is to be replaced.
-    broken: AtomicU64,
+    breaker: Mutex<Breaker>,
+    /// How many calls were answered.
+    answered: AtomicU64,
+    /// Whether nothing was decided since the breaker closed.
+    unproven: AtomicBool,
+    /// How often decisions came from the server again.
+    recoveries: AtomicU32,
     wake: Notify,
-    /// Why the last try to connect failed.
+    /// Why there is no link.
     last_error: Mutex<Option<(Cause, String)>>,
 }
 
 impl Shared {
+    fn new() -> Self {
+        Self {
+            link: ArcSwapOption::empty(),
+            breaker: Mutex::new(Breaker::new(monotonic_now())),
+            answered: AtomicU64::new(0),
+            unproven: AtomicBool::new(false),
+            recoveries: AtomicU32::new(0),
+            wake: Notify::new(),
+            last_error: Mutex::new(None),
+        }
+    }
+
     pub(crate) fn last_error(&self) -> Option<(Cause, String)> {
         self.last_error_slot().clone()
     }
@@ -65,33 +87,79 @@ impl Shared {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn breaker(&self) -> MutexGuard<'_, Breaker> {
+        self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(crate) fn link(&self) -> Option<Arc<Link>> {
         self.link.load_full()
     }
 
-    /// The server answered in time.
-    pub(crate) fn answered(&self) {
-        if self.missed.load(Ordering::Relaxed) > 0 {
-            self.missed.store(0, Ordering::Relaxed);
+    /// How often decisions came from the server again, the first time included.
+    pub(crate) fn recoveries(&self) -> u32 {
+        self.recoveries.load(Ordering::Relaxed)
+    }
+
+    /// The server decided. Takes no lock but for the first decision after an outage.
+    pub(crate) fn decided(&self) {
+        self.answered.fetch_add(1, Ordering::Relaxed);
+        if self.unproven.load(Ordering::Relaxed) && self.unproven.swap(false, Ordering::Relaxed) {
+            self.breaker().proved();
+            self.recoveries.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// The server did not answer in time.
-    pub(crate) fn timed_out(&self, link: &Arc<Link>) {
-        if self.missed.fetch_add(1, Ordering::Relaxed) + 1 >= MISSED_MAX {
-            self.drop_link(link);
-        }
-    }
-
-    /// Nobody uses this connection any more; the actor makes another.
-    pub(crate) fn drop_link(&self, link: &Arc<Link>) {
+    /// A call on this link failed in a way that says something about others.
+    pub(crate) fn failed(&self, link: &Link, error: &StoreError, blame: Blame) {
+        let now = monotonic_now();
+        let mut breaker = self.breaker();
+        // What comes in late from a link that is gone says nothing about this one.
         let held = self.link.load();
-        if held.as_ref().is_some_and(|held| held.number == link.number) {
-            self.link.compare_and_swap(&*held, None);
+        if held.as_ref().is_none_or(|held| held.number != link.number) {
+            return;
         }
-        self.broken.fetch_max(link.number, Ordering::Relaxed);
-        self.wake.notify_one();
+        let opened = match blame {
+            Blame::Call => false,
+            Blame::Server => breaker.failed(now, self.answered.load(Ordering::Relaxed), chance()),
+            Blame::Connection => breaker.lost(now, chance()),
+        };
+        if opened {
+            self.link.store(None);
+            self.unproven.store(false, Ordering::Relaxed);
+            let cause = once_open(error.cause());
+            *self.last_error_slot() = Some((cause, error.to_string()));
+            self.wake.notify_one();
+        }
     }
+
+    /// Counts a good probe; the last one that is needed makes this the link of all.
+    fn probed_well(&self, connection: &MultiplexedConnection, sha: &str, number: u64) -> bool {
+        let mut breaker = self.breaker();
+        let closes = breaker.probed(true, monotonic_now(), chance());
+        if closes {
+            *self.last_error_slot() = None;
+            self.unproven.store(true, Ordering::Relaxed);
+            self.link.store(Some(Arc::new(Link {
+                connection: connection.clone(),
+                sha: sha.to_owned(),
+                number,
+            })));
+        }
+        closes
+    }
+}
+
+/// What those are told who no longer wait: no deadline passes, there is no connection.
+const fn once_open(cause: Cause) -> Cause {
+    match cause {
+        Cause::Timeout => Cause::Connect,
+        cause => cause,
+    }
+}
+
+/// Of a thousand.
+fn chance() -> u32 {
+    fastrand::u32(..=1000)
 }
 
 /// The actor. It ends with [`Connector::run`].
@@ -101,14 +169,14 @@ pub struct Connector {
     shared: Arc<Shared>,
 }
 
+/// A connection that is not yet for all.
+struct Candidate {
+    connection: MultiplexedConnection,
+    sha: String,
+}
+
 pub(crate) fn new(settings: Settings) -> (Arc<Shared>, Connector) {
-    let shared = Arc::new(Shared {
-        link: ArcSwapOption::empty(),
-        missed: AtomicU32::new(0),
-        broken: AtomicU64::new(0),
-        wake: Notify::new(),
-        last_error: Mutex::new(None),
-    });
+    let shared = Arc::new(Shared::new());
     let connector = Connector {
         settings,
         shared: Arc::clone(&shared),
@@ -128,34 +196,38 @@ impl Connector {
 
     async fn keep_connected(&self) {
         let mut number = 0;
+        let mut candidate = None;
         loop {
-            match self.connect().await {
-                Ok((connection, sha)) => {
+            let probe_at = self.shared.breaker().probe_at();
+            let Some(probe_at) = probe_at else {
+                self.watch().await;
+                candidate = None;
+                let reason = self.shared.last_error().map(|(_, reason)| reason);
+                warn!(store = %self.settings.address, reason, "connection to the store given up");
+                continue;
+            };
+            sleep_until(Instant::from_std(probe_at)).await;
+            match self.probe(candidate.take()).await {
+                Ok(good) => {
                     number += 1;
-                    info!(store = %self.settings.address, "connected to the store");
-                    *self.shared.last_error_slot() = None;
-                    self.shared.missed.store(0, Ordering::Relaxed);
-                    self.shared.link.store(Some(Arc::new(Link {
-                        connection: connection.clone(),
-                        sha,
-                        number,
-                    })));
-                    self.watch(connection, number).await;
-                    self.shared.link.store(None);
-                    warn!(store = %self.settings.address, "connection to the store given up");
+                    if self.shared.probed_well(&good.connection, &good.sha, number) {
+                        info!(store = %self.settings.address, "connected to the store");
+                    }
+                    candidate = Some(good);
                 }
-                Err(error) => self.complain(&error),
+                Err(error) => {
+                    self.complain(&error);
+                    self.shared
+                        .breaker()
+                        .probed(false, monotonic_now(), chance());
+                }
             }
-            sleep(Duration::from_millis(
-                PAUSE_MS + fastrand::u64(..PAUSE_JITTER_MS),
-            ))
-            .await;
         }
     }
 
     /// Once for each new reason, not for each try.
     fn complain(&self, error: &StoreError) {
-        let reason = (error.cause(), error.to_string());
+        let reason = (once_open(error.cause()), error.to_string());
         let mut last = self.shared.last_error_slot();
         if last.as_ref() != Some(&reason) {
             warn!(store = %self.settings.address, reason = %reason.1, "no connection to the store");
@@ -163,14 +235,27 @@ impl Connector {
         }
     }
 
+    /// Whether the server is well: a new connection within `connect_timeout`; on one that is there, an answer as soon
+    /// as a decision needs one.
+    async fn probe(&self, candidate: Option<Candidate>) -> Result<Candidate, StoreError> {
+        let Some(mut candidate) = candidate else {
+            return self.connect().await;
+        };
+        match timeout(self.settings.timeout, ping(&mut candidate.connection)).await {
+            Ok(Ok(())) => Ok(candidate),
+            Ok(Err(error)) => Err(classify(&error).0),
+            Err(_) => Err(StoreError::Timeout(self.settings.timeout)),
+        }
+    }
+
     /// A connection that has the script, and what the server calls that, within `connect_timeout`.
-    async fn connect(&self) -> Result<(MultiplexedConnection, String), StoreError> {
+    async fn connect(&self) -> Result<Candidate, StoreError> {
         let connect = async {
             let mut connection = self.settings.connect().await?;
             // Before the script, so that a server that wants a password says so.
-            let _: redis::Value = redis::cmd("PING").query_async(&mut connection).await?;
+            ping(&mut connection).await?;
             let sha = load_script(&mut connection).await?;
-            RedisResult::Ok((connection, sha))
+            RedisResult::Ok(Candidate { connection, sha })
         };
         match timeout(self.settings.connect_timeout, connect).await {
             Ok(connected) => connected.map_err(|error| classify(&error).0),
@@ -181,26 +266,31 @@ impl Connector {
         }
     }
 
-    /// Returns once the connection is no good.
-    async fn watch(&self, mut connection: MultiplexedConnection, number: u64) {
+    /// Returns once the breaker is open.
+    async fn watch(&self) {
         let patience = self.settings.timeout.max(self.settings.connect_timeout);
-        loop {
+        while let Some(link) = self.shared.link() {
+            let mut connection = link.connection.clone();
             tokio::select! {
                 () = self.shared.wake.notified() => {}
                 () = sleep(PING_EVERY) => {
-                    let ping = redis::cmd("PING");
-                    match timeout(patience, ping.query_async::<redis::Value>(&mut connection)).await {
-                        Ok(Ok(_)) => self.shared.answered(),
-                        Ok(Err(error)) if classify(&error).1 => {}
-                        Ok(Err(_)) | Err(_) => return,
-                    }
+                    let (error, blame) = match timeout(patience, ping(&mut connection)).await {
+                        Ok(Ok(())) => continue,
+                        Ok(Err(error)) => classify(&error),
+                        Err(_) => (StoreError::Timeout(patience), Blame::Connection),
+                    };
+                    self.shared.failed(&link, &error, blame);
                 }
-            }
-            if self.shared.broken.load(Ordering::Relaxed) >= number {
-                return;
             }
         }
     }
+}
+
+async fn ping(connection: &mut MultiplexedConnection) -> RedisResult<()> {
+    redis::cmd("PING")
+        .query_async::<redis::Value>(connection)
+        .await
+        .map(drop)
 }
 
 impl Settings {
@@ -253,39 +343,50 @@ pub(crate) async fn load_script(connection: &mut MultiplexedConnection) -> Redis
         .await
 }
 
-/// What an error of the server or the connection means, and whether the connection may be kept.
-pub(crate) fn classify(error: &RedisError) -> (StoreError, bool) {
+/// What an error of the server or the connection means, and for whom.
+pub(crate) fn classify(error: &RedisError) -> (StoreError, Blame) {
     // The text names no key: the server only ever sees hashes of them.
     let text = error.to_string();
     let code = error.code().unwrap_or_default();
+    let not_run = |cause, blame| (StoreError::NotRun(cause, text.clone()), blame);
     match error.kind() {
-        ErrorKind::Server(ServerErrorKind::NoPerm) => (StoreError::NotRun(Cause::Auth, text), true),
-        ErrorKind::AuthenticationFailed => (StoreError::NotRun(Cause::Auth, text), false),
+        ErrorKind::Server(ServerErrorKind::NoPerm) => not_run(Cause::Auth, Blame::Server),
+        ErrorKind::AuthenticationFailed => not_run(Cause::Auth, Blame::Connection),
         // A demoted primary stays demoted: look for the new one.
         ErrorKind::Server(
             ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown | ServerErrorKind::BusyLoading,
-        ) => (StoreError::NotRun(Cause::Cluster, text), false),
+        ) => not_run(Cause::Cluster, Blame::Connection),
+        ErrorKind::Server(ServerErrorKind::ClusterDown) => not_run(Cause::Cluster, Blame::Server),
+        // About the slots of these keys.
         ErrorKind::Server(
             ServerErrorKind::Moved
             | ServerErrorKind::Ask
             | ServerErrorKind::TryAgain
-            | ServerErrorKind::ClusterDown
             | ServerErrorKind::CrossSlot,
-        ) => (StoreError::NotRun(Cause::Cluster, text), true),
+        ) => not_run(Cause::Cluster, Blame::Call),
         _ if matches!(code, "NOAUTH" | "WRONGPASS") => {
             let text = format!("{text}; store.username and store.password_file say who we are");
-            (StoreError::NotRun(Cause::Auth, text), false)
+            (StoreError::NotRun(Cause::Auth, text), Blame::Connection)
         }
-        // A command of the script that the user may not use.
-        _ if text.contains("ACL failure in script") => {
-            (StoreError::NotRun(Cause::Auth, text), true)
+        // A command of one kind of policy that the user may not use: other kinds may do well.
+        _ if text.contains("ACL failure in script") => not_run(Cause::Auth, Blame::Call),
+        ErrorKind::Server(_) | ErrorKind::Extension if fails_everybody(code) => {
+            not_run(Cause::Script, Blame::Server)
         }
-        // OOM, MISCONF, NOREPLICAS, BUSY, and errors of the script itself.
-        ErrorKind::Server(_) | ErrorKind::Extension => {
-            (StoreError::NotRun(Cause::Script, text), true)
+        // Errors of the script itself: of this call, as far as anybody can tell.
+        ErrorKind::Server(_) | ErrorKind::Extension => not_run(Cause::Script, Blame::Call),
+        ErrorKind::Parse | ErrorKind::UnexpectedReturnType => {
+            (StoreError::BadReply(text), Blame::Connection)
         }
-        ErrorKind::Parse | ErrorKind::UnexpectedReturnType => (StoreError::BadReply(text), false),
-        _ if error.is_connection_refusal() => (StoreError::NotRun(Cause::Connect, text), false),
-        _ => (StoreError::Lost(text), false),
+        _ if error.is_connection_refusal() => not_run(Cause::Connect, Blame::Connection),
+        _ => (StoreError::Lost(text), Blame::Connection),
     }
+}
+
+/// Errors by which a server refuses every write.
+fn fails_everybody(code: &str) -> bool {
+    matches!(
+        code,
+        "OOM" | "MISCONF" | "NOREPLICAS" | "BUSY" | "UNKILLABLE"
+    )
 }

@@ -1,6 +1,7 @@
 //! Usage in Valkey, shared by every gateway. One script call decides a whole request ([`script`]); one actor keeps
-//! the connection ([`connection`]).
+//! the connection ([`connection`]), and leaves a server that fails alone ([`breaker`]).
 
+mod breaker;
 pub mod connection;
 pub mod key;
 pub mod script;
@@ -16,7 +17,7 @@ use super::{Cause, Store, StoreError};
 use crate::check::Check;
 use crate::clock::Clock;
 use crate::decide::{Decision, Timestamp};
-use connection::{Link, Shared};
+use connection::{Blame, Link, Shared};
 
 /// How Valkey is reached.
 #[derive(Clone)]
@@ -82,13 +83,19 @@ impl ValkeyStore {
         (store, connector)
     }
 
-    /// Whether there is a connection.
+    /// Whether decisions are asked of the server: there is a connection, and it does not fail.
     #[must_use]
     pub fn is_up(&self) -> bool {
         self.shared.link().is_some()
     }
 
-    /// Why the last try to connect failed.
+    /// How often decisions came from the server again after an outage, the first of all included.
+    #[must_use]
+    pub fn recoveries(&self) -> u32 {
+        self.shared.recoveries()
+    }
+
+    /// Why the server is not asked, or the last try to connect failed.
     #[must_use]
     pub fn last_error(&self) -> Option<String> {
         self.shared.last_error().map(|(_, reason)| reason)
@@ -137,15 +144,17 @@ impl ValkeyStore {
             Ok(Err(error)) if is_no_script(&error) => return Err(Failed::NoScript(link)),
             Ok(Err(error)) => return Err(Failed::Store(self.failed(&link, &error))),
             Err(_) => {
-                self.shared.timed_out(&link);
-                return Err(Failed::Store(StoreError::Timeout(self.timeout)));
+                let error = StoreError::Timeout(self.timeout);
+                self.shared.failed(&link, &error, Blame::Server);
+                return Err(Failed::Store(error));
             }
         };
-        self.shared.answered();
-        script::read_reply(&reply, checks.len()).map_err(|error| {
-            self.shared.drop_link(&link);
+        let decided = script::read_reply(&reply, checks.len()).map_err(|error| {
+            self.shared.failed(&link, &error, Blame::Connection);
             Failed::Store(error)
-        })
+        })?;
+        self.shared.decided();
+        Ok(decided)
     }
 
     async fn load(&self, link: &Arc<Link>, deadline: Instant) -> Result<(), StoreError> {
@@ -153,10 +162,14 @@ impl ValkeyStore {
         match timeout_at(deadline, connection::load_script(&mut connection)).await {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(error)) => Err(self.failed(link, &error)),
-            Err(_) => Err(StoreError::NotRun(
-                Cause::Timeout,
-                "no time left to load the script".to_owned(),
-            )),
+            Err(_) => {
+                let error = StoreError::NotRun(
+                    Cause::Timeout,
+                    "no time left to load the script".to_owned(),
+                );
+                self.shared.failed(link, &error, Blame::Server);
+                Err(error)
+            }
         }
     }
 
@@ -167,12 +180,10 @@ impl ValkeyStore {
         Failed::Store(StoreError::NotRun(cause, reason))
     }
 
-    /// Says what an error means, and drops the connection where another one may do better.
+    /// Says what an error means, and has it counted where it says something about others.
     fn failed(&self, link: &Arc<Link>, error: &redis::RedisError) -> StoreError {
-        let (failure, keep) = connection::classify(error);
-        if !keep {
-            self.shared.drop_link(link);
-        }
+        let (failure, blame) = connection::classify(error);
+        self.shared.failed(link, &failure, blame);
         failure
     }
 }
