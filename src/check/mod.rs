@@ -3,11 +3,13 @@
 pub mod demand;
 pub mod entity;
 mod read;
+pub mod share;
 
 use std::sync::Arc;
 
 pub use demand::{Demand, Demanded, Use, demand};
 pub use entity::{EntityKey, KeySecret, KeySource};
+pub use share::Shares;
 
 use crate::decide::{Cost, Decision, Rule, Verdict};
 
@@ -22,8 +24,8 @@ pub struct Policy {
     pub generation: Generation,
     /// Kind and numbers.
     pub rule: Rule,
-    /// The rule of one instance's share, for when the shared store fails.
-    pub share: Rule,
+    /// The rules of one instance's share, for when the shared store fails.
+    pub shares: Shares,
     /// What it counts by: one source, or several together.
     pub key: Box<[KeySource]>,
     /// What to do when a part of the key is missing.

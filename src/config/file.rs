@@ -124,7 +124,8 @@ table! {
         connect_timeout: Span<1, 60_000> = "\"500ms\"";
         /// What becomes of requests when the store gives no decision.
         on_failure: OnStoreFailure = "\"local\"";
-        /// How many gateways share the limits. Each enforces its share when the store fails.
+        /// How many gateways share the limits, at least: when the store fails each enforces its share, among so many or
+        /// among those that were last seen alive.
         instances: Whole<1, 10_000> = "1";
         /// What all keys in Valkey begin with.
         prefix: String = "\"tollgate\"";

@@ -105,7 +105,7 @@ impl Ruled {
             check: Check {
                 policy: &self.policy,
                 rule: if self.source == Source::Fallback {
-                    &self.policy.share
+                    self.policy.shares.last()
                 } else {
                     &self.policy.rule
                 },

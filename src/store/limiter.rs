@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::local::LocalStore;
+use super::local::{LocalStore, Outage};
 use super::valkey::ValkeyStore;
 use super::{Store, StoreError};
 use crate::check::{Check, OnStoreFailure, Policy, Ruling, Scope, Source};
@@ -64,28 +64,31 @@ impl Limiter {
     /// Denied in process, the shared store is not asked and has no ruling. Returns within the store's deadline.
     pub async fn decide<'a>(&self, checks: &[Check<'a>]) -> Outcome<'a> {
         let Some(shared_store) = &self.shared else {
-            return self.decide_here(checks, Source::Local).0;
+            return self.decide_here(checks).0;
         };
         let (local, shared): (Vec<_>, Vec<_>) = checks
             .iter()
             .copied()
             .partition(|check| check.policy.scope == Scope::Local);
         if shared.is_empty() {
-            return self.decide_here(&local, Source::Local).0;
+            return self.decide_here(&local).0;
         }
-        let (mut here, charged_at) = self.decide_here(&local, Source::Local);
+        let (mut here, charged_at) = self.decide_here(&local);
         if !here.allows() {
             return here;
         }
         let asked_at = monotonic_now();
         let decided = shared_store.decide(&shared).await;
+        // What was counted here is forgotten once the store decides again.
+        let outage = Outage::after(shared_store.recoveries());
+        self.local.set_outage(outage);
         let store_took = Some(monotonic_now().saturating_duration_since(asked_at));
         let mut there = match decided {
             Ok(decisions) => Outcome {
                 rulings: ruled(&shared, decisions, Source::Store),
                 ..Outcome::default()
             },
-            Err(error) => self.without_store(&shared, error),
+            Err(error) => self.without_store(&shared, error, outage, shared_store.instances()),
         };
         if !there.allows() {
             self.give_back(&mut here, charged_at);
@@ -99,37 +102,21 @@ impl Limiter {
     }
 
     /// Decides in process; also says when, for a refund.
-    fn decide_here<'a>(&self, checks: &[Check<'a>], source: Source) -> (Outcome<'a>, Timestamp) {
+    fn decide_here<'a>(&self, checks: &[Check<'a>]) -> (Outcome<'a>, Timestamp) {
         if checks.is_empty() {
             return (Outcome::default(), Timestamp::default());
         }
-        match self.local.decide_now(checks) {
-            Ok((at, decisions)) => {
-                let outcome = Outcome {
-                    rulings: ruled(checks, decisions, source),
-                    ..Outcome::default()
-                };
-                (outcome, at)
-            }
-            // Full of debtors: there is no other place to count in, so what is not to be let through is denied.
-            Err(error) => {
-                let outcome = Outcome {
-                    unavailable: checks
-                        .iter()
-                        .find(|check| {
-                            !check.shadow && check.policy.on_store_failure != OnStoreFailure::Allow
-                        })
-                        .map(|check| check.policy),
-                    failure: Some(error),
-                    ..Outcome::default()
-                };
-                (outcome, Timestamp::default())
-            }
-        }
+        outcome_here(checks, self.local.decide_now(checks), Source::Local)
     }
 
     /// What the policies want when the shared store gives no decision.
-    fn without_store<'a>(&self, checks: &[Check<'a>], error: StoreError) -> Outcome<'a> {
+    fn without_store<'a>(
+        &self,
+        checks: &[Check<'a>],
+        error: StoreError,
+        outage: Outage,
+        instances: u32,
+    ) -> Outcome<'a> {
         let denying = checks
             .iter()
             .find(|check| !check.shadow && check.policy.on_store_failure == OnStoreFailure::Deny);
@@ -144,11 +131,18 @@ impl Limiter {
             .iter()
             .filter(|check| check.policy.on_store_failure == OnStoreFailure::Local)
             .map(|check| Check {
-                rule: &check.policy.share,
+                rule: check.policy.shares.among(instances),
                 ..*check
             })
             .collect();
-        let (outcome, _) = self.decide_here(&fallback, Source::Fallback);
+        if fallback.is_empty() {
+            return Outcome {
+                failure: Some(error),
+                ..Outcome::default()
+            };
+        }
+        let decided = self.local.decide_in(outage, &fallback);
+        let (outcome, _) = outcome_here(&fallback, decided, Source::Fallback);
         Outcome {
             failure: Some(error),
             ..outcome
@@ -181,6 +175,37 @@ impl Limiter {
                 ruling.decision.reset_after_us = look.reset_after_us;
                 ruling.decision.delay_us = 0;
             }
+        }
+    }
+}
+
+/// What a decision in process comes to.
+fn outcome_here<'a>(
+    checks: &[Check<'a>],
+    decided: Result<(Timestamp, Vec<Decision>), StoreError>,
+    source: Source,
+) -> (Outcome<'a>, Timestamp) {
+    match decided {
+        Ok((at, decisions)) => {
+            let outcome = Outcome {
+                rulings: ruled(checks, decisions, source),
+                ..Outcome::default()
+            };
+            (outcome, at)
+        }
+        // Full of debtors: there is no other place to count in, so what is not to be let through is denied.
+        Err(error) => {
+            let outcome = Outcome {
+                unavailable: checks
+                    .iter()
+                    .find(|check| {
+                        !check.shadow && check.policy.on_store_failure != OnStoreFailure::Allow
+                    })
+                    .map(|check| check.policy),
+                failure: Some(error),
+                ..Outcome::default()
+            };
+            (outcome, Timestamp::default())
         }
     }
 }

@@ -5,7 +5,7 @@ mod properties;
 mod refusals;
 mod upstream;
 
-use std::num::NonZeroU64;
+use std::num::{NonZeroU32, NonZeroU64};
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use proptest::prelude::*;
@@ -18,7 +18,7 @@ use tollgate::answer::{
 };
 use tollgate::check::{
     Check, EntityKey, Generation, KeySource, Mode, OnMissingKey, OnStoreFailure, Policy, Ruling,
-    Scope, Source, Unit,
+    Scope, Shares, Source, Unit,
 };
 use tollgate::decide::{
     Anchor, Cost, Decision, FixedWindow, LeakyBucket, Limit, Rule, SlidingCounter, SlidingLog,
@@ -63,7 +63,7 @@ fn policy(name: &str, rule: Rule) -> Policy {
         name: name.into(),
         index: 0,
         generation: Generation(1),
-        share: rule.clone(),
+        shares: Shares::new(&rule, NonZeroU32::MIN),
         rule,
         key: Box::new([KeySource::Ip]),
         on_missing_key: OnMissingKey::Skip,

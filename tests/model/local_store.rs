@@ -7,7 +7,7 @@ use tollgate::check::{Check, Generation, Policy};
 use tollgate::clock::{Clock, ManualClock};
 use tollgate::decide::{Anchor, FixedWindow, Rule, SlidingLog, Timestamp, TokenBucket, Verdict};
 use tollgate::store::StoreError;
-use tollgate::store::local::LocalStore;
+use tollgate::store::local::{LocalStore, Outage};
 
 use crate::support::policies::{check, policy};
 use crate::support::traces::{limit, whole};
@@ -148,6 +148,40 @@ fn another_generation_of_a_policy_starts_afresh() {
     assert!(allows(&store, &[check(&old, 0, 10)]));
     assert!(!allows(&store, &[check(&old, 0, 1)]));
     assert!(allows(&store, &[check(&new, 0, 10)]));
+}
+
+#[test]
+fn what_was_counted_in_an_outage_is_forgotten_with_it_and_nothing_else_is() {
+    let (store, _) = store(3);
+    let ten = ten("ten");
+    let allows_in = |outage, entity, cost| {
+        let (_, decisions) = store
+            .decide_in(outage, &[check(&ten, entity, cost)])
+            .unwrap();
+        decisions[0].verdict == Verdict::Allow
+    };
+    let (first, second) = (Outage::after(1), Outage::after(2));
+    store.set_outage(first);
+    assert!(allows(&store, &[check(&ten, 0, 10)]));
+    for entity in [0, 1] {
+        assert!(allows_in(first, entity, 10));
+        assert!(!allows_in(first, entity, 1));
+    }
+    // Full of debtors, and the outage goes on.
+    let stranger = [check(&ten, 2, 1)];
+    let full = store.decide_in(first, &stranger);
+    assert!(matches!(full, Err(StoreError::Full)));
+    store.set_outage(second);
+    assert!(allows_in(second, 0, 10));
+    assert!(allows_in(second, 1, 10));
+    assert_eq!(store.len(), 3);
+    assert!(!allows_in(second, 1, 1));
+    // What does not count in an outage is in debt as before.
+    assert!(!allows(&store, &[check(&ten, 0, 1)]));
+    assert_eq!(store.sweep(10), 0);
+    store.set_outage(Outage::after(3));
+    assert_eq!(store.sweep(1000), 2);
+    assert!(!allows(&store, &[check(&ten, 0, 1)]));
 }
 
 #[test]

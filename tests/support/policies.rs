@@ -1,10 +1,11 @@
 //! Policies and checks made by hand.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use tollgate::check::{
     Check, EntityKey, Generation, KeySource, Mode, OnMissingKey, OnStoreFailure, Policy, Scope,
-    Unit,
+    Shares, Unit,
 };
 use tollgate::decide::{Cost, Rule};
 
@@ -14,7 +15,7 @@ pub(crate) fn policy(name: &str, rule: Rule) -> Policy {
         name: Arc::from(name),
         index: 0,
         generation: Generation(0x00c0_ffee),
-        share: rule.clone(),
+        shares: Shares::new(&rule, NonZeroU32::MIN),
         rule,
         key: Box::new([KeySource::Ip]),
         on_missing_key: OnMissingKey::Skip,

@@ -1,7 +1,7 @@
 //! Where a simulation takes place: a store of its own, and policies that nobody configured.
 
 use std::collections::HashSet;
-use std::num::{NonZeroU64, NonZeroUsize};
+use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tokio::time::{sleep, timeout};
 use super::Stop;
 use crate::check::{
     Check, EntityKey, Generation, KeySource, Mode, OnMissingKey, OnStoreFailure, Policy, Scope,
-    Unit,
+    Shares, Unit,
 };
 use crate::clock::{Clock, ManualClock};
 use crate::config::store_settings;
@@ -197,7 +197,7 @@ fn policy(rule: Rule) -> Policy {
         name: rule.kind().into(),
         index: 0,
         generation: Generation(1),
-        share: rule.clone(),
+        shares: Shares::new(&rule, NonZeroU32::MIN),
         rule,
         key: Box::new([KeySource::Global]),
         on_missing_key: OnMissingKey::Skip,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::answers::DEFAULT;
 use super::{Builder, by_name, non_zero, value};
-use crate::check::{Generation, KeySource, Mode, OnMissingKey, OnStoreFailure, Policy};
+use crate::check::{Generation, KeySource, Mode, OnMissingKey, OnStoreFailure, Policy, Shares};
 use crate::config::Store;
 use crate::config::collections::Named;
 use crate::config::decode::At;
@@ -130,7 +130,7 @@ impl Builder<'_> {
             name: common.name.into(),
             index: common.index,
             generation: generation(&rule, written, &sources),
-            share: rule.share(common.instances),
+            shares: Shares::new(&rule, common.instances),
             rule,
             key: sources,
             // Where the key cannot be missing, nobody asks; routes see to it where it can.

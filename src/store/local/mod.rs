@@ -7,9 +7,10 @@
 mod shard;
 
 use std::num::NonZeroUsize;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+pub use self::shard::Outage;
 use self::shard::{Key, Shard};
 use super::{Store, StoreError};
 use crate::check::Check;
@@ -36,6 +37,8 @@ pub struct LocalStore {
     keys: AtomicUsize,
     /// The shard that is swept next.
     next_swept: AtomicUsize,
+    /// The number of the outage that is on, or that comes next.
+    outage: AtomicU16,
     clock: Clock,
 }
 
@@ -49,6 +52,7 @@ impl LocalStore {
             max_keys: max_keys.get(),
             keys: AtomicUsize::new(0),
             next_swept: AtomicUsize::new(0),
+            outage: AtomicU16::new(0),
             clock,
         }
     }
@@ -64,11 +68,25 @@ impl LocalStore {
         &self,
         checks: &[Check<'_>],
     ) -> Result<(Timestamp, Vec<Decision>), StoreError> {
+        self.decide_in(Outage::default(), checks)
+    }
+
+    /// The same while the shared store is out. What is counted in one outage does not count in another: it is
+    /// forgotten with [`LocalStore::set_outage`].
+    ///
+    /// # Errors
+    ///
+    /// As [`LocalStore::decide_now`].
+    pub fn decide_in(
+        &self,
+        outage: Outage,
+        checks: &[Check<'_>],
+    ) -> Result<(Timestamp, Vec<Decision>), StoreError> {
         if let [check] = checks {
-            let (now, decision) = self.decide_alone(check)?;
+            let (now, decision) = self.decide_alone(check, outage)?;
             return Ok((now, vec![decision]));
         }
-        let keys: Vec<_> = checks.iter().map(Key::of).collect();
+        let keys: Vec<_> = checks.iter().map(|check| Key::of(check, outage)).collect();
         let mut held = self.lock(&keys);
         let now = self.clock.now();
         let asks: Vec<_> = checks
@@ -101,8 +119,12 @@ impl LocalStore {
     }
 
     /// What [`decide_all`] comes to for one check, without the lists: most requests have no more.
-    fn decide_alone(&self, check: &Check<'_>) -> Result<(Timestamp, Decision), StoreError> {
-        let key = Key::of(check);
+    fn decide_alone(
+        &self,
+        check: &Check<'_>,
+        outage: Outage,
+    ) -> Result<(Timestamp, Decision), StoreError> {
+        let key = Key::of(check, outage);
         let Some((index, mut shard)) = self.lock_shard(key.shard(SHARDS)) else {
             return Err(StoreError::Full);
         };
@@ -126,10 +148,24 @@ impl LocalStore {
         Ok((now, decision))
     }
 
+    /// The outage that is on, or that comes next: states of others may go, in debt or not.
+    pub fn set_outage(&self, outage: Outage) {
+        if self.outage.load(Ordering::Relaxed) != outage.number() {
+            self.outage.store(outage.number(), Ordering::Relaxed);
+        }
+    }
+
+    fn outage(&self) -> Outage {
+        Outage::from_number(self.outage.load(Ordering::Relaxed))
+    }
+
     /// Undoes what was charged at `charged_at` by these decisions, as far as nobody gains by it. Give it only those
     /// that charged: not one in shadow that denied, and none of a request that was denied.
     pub fn refund(&self, charged: &[(Check<'_>, Decision)], charged_at: Timestamp) {
-        let keys: Vec<_> = charged.iter().map(|(check, _)| Key::of(check)).collect();
+        let keys: Vec<_> = charged
+            .iter()
+            .map(|(check, _)| Key::of(check, Outage::default()))
+            .collect();
         let mut held = self.lock(&keys);
         let now = self.clock.now();
         for ((check, decision), key) in charged.iter().zip(&keys) {
@@ -162,7 +198,7 @@ impl LocalStore {
             };
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
             let looked_at = left.min(shard.len());
-            swept += shard.sweep(looked_at, now, &[]);
+            swept += shard.sweep(looked_at, now, self.outage(), &[]);
             left -= looked_at;
         }
         self.keys.fetch_sub(swept, Ordering::Relaxed);
@@ -218,8 +254,10 @@ impl LocalStore {
             return Ok(());
         }
         for (_, shard) in &mut held.0 {
-            self.keys
-                .fetch_sub(shard.sweep(LOOK, now, keys), Ordering::Relaxed);
+            self.keys.fetch_sub(
+                shard.sweep(LOOK, now, self.outage(), keys),
+                Ordering::Relaxed,
+            );
         }
         let room = |keys: usize| keys.checked_add(added).filter(|sum| *sum <= self.max_keys);
         let take = || {
@@ -231,8 +269,10 @@ impl LocalStore {
             return Ok(());
         }
         for (_, shard) in &mut held.0 {
-            self.keys
-                .fetch_sub(shard.sweep(SEARCH, now, keys), Ordering::Relaxed);
+            self.keys.fetch_sub(
+                shard.sweep(SEARCH, now, self.outage(), keys),
+                Ordering::Relaxed,
+            );
         }
         if take() {
             return Ok(());
@@ -246,8 +286,10 @@ impl LocalStore {
             };
             let looked_at = left.min(shard.len());
             left -= looked_at;
-            self.keys
-                .fetch_sub(shard.sweep(looked_at, now, keys), Ordering::Relaxed);
+            self.keys.fetch_sub(
+                shard.sweep(looked_at, now, self.outage(), keys),
+                Ordering::Relaxed,
+            );
             if take() {
                 return Ok(());
             }

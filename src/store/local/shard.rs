@@ -15,6 +15,34 @@ pub(super) struct Key {
     policy: u64,
 }
 
+/// Of a key's policy, what says which it is. The rest says in which outage it counted.
+const POLICY: u64 = 0x0000_ffff_ffff_ffff;
+
+/// The outage of the shared store in which a state was counted, if it was in one. They are told apart by their
+/// numbers; after 65,535 of them these come round.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Outage(u16);
+
+impl Outage {
+    /// The outage after so many recoveries.
+    #[must_use]
+    pub fn after(recoveries: u32) -> Self {
+        Self(u16::try_from(recoveries % 0xffff + 1).unwrap_or(u16::MAX))
+    }
+
+    pub(super) const fn from_number(number: u16) -> Self {
+        Self(number)
+    }
+
+    pub(super) const fn number(self) -> u16 {
+        self.0
+    }
+
+    fn tag(self) -> u64 {
+        u64::from(self.0) << 48
+    }
+}
+
 /// States by key.
 #[derive(Debug, Default)]
 pub(super) struct Shard {
@@ -34,14 +62,14 @@ pub(super) struct Slot {
 }
 
 impl Key {
-    /// The key of what `check`'s policy has counted for its entity.
-    pub(super) fn of(check: &Check<'_>) -> Self {
+    /// The key of what `check`'s policy has counted for its entity, in this outage.
+    pub(super) fn of(check: &Check<'_>, outage: Outage) -> Self {
         // FNV-1a: names are few, short, and the operator's own.
         let start = 0xcbf2_9ce4_8422_2325 ^ u64::from(check.policy.generation.0);
         let fold = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         Self {
             entity: check.entity.0,
-            policy: check.policy.name.bytes().fold(start, fold),
+            policy: check.policy.name.bytes().fold(start, fold) & POLICY | outage.tag(),
         }
     }
 
@@ -49,8 +77,14 @@ impl Key {
     pub(super) fn shard(&self, shards: usize) -> usize {
         // Other bits than the map's own hash uses first.
         let [.., a, b] = self.entity;
-        let policy = usize::try_from(self.policy >> 48).unwrap_or_default();
+        let policy = usize::try_from(self.policy >> 32 & 0xffff).unwrap_or_default();
         (usize::from(a) << 8 | usize::from(b)).wrapping_add(policy) % shards
+    }
+
+    /// Whether it was counted in an outage that is over.
+    fn is_over(&self, current: Outage) -> bool {
+        let tag = self.policy & !POLICY;
+        tag != 0 && tag != current.tag()
     }
 
     /// Eight bytes of the entity are enough: it is a keyed hash, which nobody outside can aim.
@@ -147,14 +181,23 @@ impl Shard {
         true
     }
 
-    /// Looks at the next `limit` states, drops those that are fresh but for `spared`, and says how many went.
-    pub(super) fn sweep(&mut self, limit: usize, now: Timestamp, spared: &[Key]) -> usize {
+    /// Looks at the next `limit` states, drops those that are fresh or of an outage that is over, but for `spared`, and
+    /// says how many went.
+    pub(super) fn sweep(
+        &mut self,
+        limit: usize,
+        now: Timestamp,
+        outage: Outage,
+        spared: &[Key],
+    ) -> usize {
         let mut dropped = 0;
         for _ in 0..limit.min(self.slots.len()) {
             if self.next >= self.slots.len() {
                 self.next = 0;
             }
-            let is_droppable = |slot: &Slot| slot.fresh_at <= now && !spared.contains(&slot.key);
+            let is_droppable = |slot: &Slot| {
+                (slot.fresh_at <= now || slot.key.is_over(outage)) && !spared.contains(&slot.key)
+            };
             if self.slots.get(self.next).is_some_and(is_droppable) {
                 self.remove(self.next);
                 dropped += 1;

@@ -1,9 +1,8 @@
 //! One connection to Valkey, kept by one actor: it connects, loads the script, and probes by the rules of the
-//! [`Breaker`]. Decisions see a link while that is closed, and none while it is open.
+//! `Breaker`. Decisions see a link while that is closed, and none while it is open.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use redis::aio::MultiplexedConnection;
@@ -16,13 +15,11 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::{info, warn};
 
+use super::announce::{self, Announcer};
 use super::breaker::Breaker;
 use super::{Settings, script};
 use crate::clock::monotonic_now;
 use crate::store::{Cause, StoreError};
-
-/// How often the server is asked whether it is there.
-const PING_EVERY: Duration = Duration::from_secs(1);
 
 /// The most calls in flight on the connection.
 const IN_FLIGHT_MAX: usize = 1024;
@@ -59,6 +56,8 @@ pub(crate) struct Shared {
     unproven: AtomicBool,
     /// How often decisions came from the server again.
     recoveries: AtomicU32,
+    /// How many gateways were alive when it was last heard of.
+    instances: AtomicU32,
     wake: Notify,
     /// Why there is no link.
     last_error: Mutex<Option<(Cause, String)>>,
@@ -72,6 +71,7 @@ impl Shared {
             answered: AtomicU64::new(0),
             unproven: AtomicBool::new(false),
             recoveries: AtomicU32::new(0),
+            instances: AtomicU32::new(0),
             wake: Notify::new(),
             last_error: Mutex::new(None),
         }
@@ -98,6 +98,11 @@ impl Shared {
     /// How often decisions came from the server again, the first time included.
     pub(crate) fn recoveries(&self) -> u32 {
         self.recoveries.load(Ordering::Relaxed)
+    }
+
+    /// How many gateways were alive when the server was last heard of.
+    pub(crate) fn instances(&self) -> u32 {
+        self.instances.load(Ordering::Relaxed)
     }
 
     /// The server decided. Takes no lock but for the first decision after an outage.
@@ -167,6 +172,9 @@ fn chance() -> u32 {
 pub struct Connector {
     settings: Settings,
     shared: Arc<Shared>,
+    announcer: Option<Announcer>,
+    /// Whether it was said that this gateway cannot be announced.
+    told: AtomicBool,
 }
 
 /// A connection that is not yet for all.
@@ -175,11 +183,14 @@ struct Candidate {
     sha: String,
 }
 
-pub(crate) fn new(settings: Settings) -> (Arc<Shared>, Connector) {
+/// What decides and what connects. Without an announcer, nobody learns of this gateway.
+pub(crate) fn new(settings: Settings, announcer: Option<Announcer>) -> (Arc<Shared>, Connector) {
     let shared = Arc::new(Shared::new());
     let connector = Connector {
         settings,
         shared: Arc::clone(&shared),
+        announcer,
+        told: AtomicBool::new(false),
     };
     (shared, connector)
 }
@@ -241,7 +252,7 @@ impl Connector {
         let Some(mut candidate) = candidate else {
             return self.connect().await;
         };
-        match timeout(self.settings.timeout, ping(&mut candidate.connection)).await {
+        match timeout(self.settings.timeout, self.hear(&mut candidate.connection)).await {
             Ok(Ok(())) => Ok(candidate),
             Ok(Err(error)) => Err(classify(&error).0),
             Err(_) => Err(StoreError::Timeout(self.settings.timeout)),
@@ -254,7 +265,8 @@ impl Connector {
             let mut connection = self.settings.connect().await?;
             // Before the script, so that a server that wants a password says so.
             ping(&mut connection).await?;
-            let sha = load_script(&mut connection).await?;
+            let sha = load(&mut connection, script::source()).await?;
+            self.hear(&mut connection).await?;
             RedisResult::Ok(Candidate { connection, sha })
         };
         match timeout(self.settings.connect_timeout, connect).await {
@@ -266,6 +278,26 @@ impl Connector {
         }
     }
 
+    /// Whether the server is there and takes writes; it is told that this gateway is alive, and tells how many are.
+    async fn hear(&self, connection: &mut MultiplexedConnection) -> RedisResult<()> {
+        let Some(announcer) = &self.announcer else {
+            return ping(connection).await;
+        };
+        match announcer.announce(connection).await {
+            Ok(alive) => {
+                self.shared.instances.store(alive, Ordering::Relaxed);
+                Ok(())
+            }
+            Err(error) if announce::is_forbidden(&error) => {
+                if !self.told.swap(true, Ordering::Relaxed) {
+                    warn!(store = %self.settings.address, reason = %error, "this gateway cannot be announced: store.instances alone says how many there are");
+                }
+                ping(connection).await
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     /// Returns once the breaker is open.
     async fn watch(&self) {
         let patience = self.settings.timeout.max(self.settings.connect_timeout);
@@ -273,8 +305,8 @@ impl Connector {
             let mut connection = link.connection.clone();
             tokio::select! {
                 () = self.shared.wake.notified() => {}
-                () = sleep(PING_EVERY) => {
-                    let (error, blame) = match timeout(patience, ping(&mut connection)).await {
+                () = sleep(announce::EVERY) => {
+                    let (error, blame) = match timeout(patience, self.hear(&mut connection)).await {
                         Ok(Ok(())) => continue,
                         Ok(Err(error)) => classify(&error),
                         Err(_) => (StoreError::Timeout(patience), Blame::Connection),
@@ -334,11 +366,19 @@ impl Settings {
     }
 }
 
-/// Loads the script, and says what the server calls it.
-pub(crate) async fn load_script(connection: &mut MultiplexedConnection) -> RedisResult<String> {
+/// Whether a script is gone, as after a restart or SCRIPT FLUSH: it did not run.
+pub(crate) fn is_no_script(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
+}
+
+/// Loads a script, and says what the server calls it.
+pub(crate) async fn load(
+    connection: &mut MultiplexedConnection,
+    script: &str,
+) -> RedisResult<String> {
     redis::cmd("SCRIPT")
         .arg("LOAD")
-        .arg(script::source())
+        .arg(script)
         .query_async(connection)
         .await
 }

@@ -1,6 +1,7 @@
 //! Usage in Valkey, shared by every gateway. One script call decides a whole request ([`script`]); one actor keeps
-//! the connection ([`connection`]), and leaves a server that fails alone ([`breaker`]).
+//! the connection ([`connection`]), and leaves a server that fails alone (`breaker`).
 
+mod announce;
 mod breaker;
 pub mod connection;
 pub mod key;
@@ -10,13 +11,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{ServerErrorKind, Value};
+use redis::Value;
 use tokio::time::{Instant, timeout_at};
 
 use super::{Cause, Store, StoreError};
 use crate::check::Check;
 use crate::clock::Clock;
 use crate::decide::{Decision, Timestamp};
+use announce::Announcer;
 use connection::{Blame, Link, Shared};
 
 /// How Valkey is reached.
@@ -73,7 +75,9 @@ impl ValkeyStore {
         clock: Option<Clock>,
     ) -> (Self, connection::Connector) {
         let timeout = settings.timeout;
-        let (shared, connector) = connection::new(settings);
+        // A simulation is no gateway.
+        let announcer = clock.is_none().then(|| Announcer::new(&prefix));
+        let (shared, connector) = connection::new(settings, announcer);
         let store = Self {
             shared,
             prefix,
@@ -93,6 +97,12 @@ impl ValkeyStore {
     #[must_use]
     pub fn recoveries(&self) -> u32 {
         self.shared.recoveries()
+    }
+
+    /// How many gateways were alive when the server was last heard of, this one included; 0 if it never was.
+    #[must_use]
+    pub fn instances(&self) -> u32 {
+        self.shared.instances()
     }
 
     /// Why the server is not asked, or the last try to connect failed.
@@ -141,7 +151,9 @@ impl ValkeyStore {
         // An error of the server comes as a value.
         let reply = match answered.map(|reply| reply.and_then(Value::extract_error)) {
             Ok(Ok(reply)) => reply,
-            Ok(Err(error)) if is_no_script(&error) => return Err(Failed::NoScript(link)),
+            Ok(Err(error)) if connection::is_no_script(&error) => {
+                return Err(Failed::NoScript(link));
+            }
             Ok(Err(error)) => return Err(Failed::Store(self.failed(&link, &error))),
             Err(_) => {
                 let error = StoreError::Timeout(self.timeout);
@@ -159,7 +171,12 @@ impl ValkeyStore {
 
     async fn load(&self, link: &Arc<Link>, deadline: Instant) -> Result<(), StoreError> {
         let mut connection = link.connection.clone();
-        match timeout_at(deadline, connection::load_script(&mut connection)).await {
+        match timeout_at(
+            deadline,
+            connection::load(&mut connection, script::source()),
+        )
+        .await
+        {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(error)) => Err(self.failed(link, &error)),
             Err(_) => {
@@ -197,8 +214,4 @@ impl Store for ValkeyStore {
 enum Failed {
     NoScript(Arc<Link>),
     Store(StoreError),
-}
-
-fn is_no_script(error: &redis::RedisError) -> bool {
-    error.kind() == redis::ErrorKind::Server(ServerErrorKind::NoScript)
 }

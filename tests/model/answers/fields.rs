@@ -294,12 +294,10 @@ fn only_what_may_be_told_is_told_and_no_more_than_three() {
 
 #[test]
 fn a_fallback_tells_the_published_limit_and_the_share_that_is_left() {
-    let shared = Policy {
-        share: bucket(20, MINUTE, 20),
-        ..policy("shared", bucket(60, MINUTE, 60))
-    };
+    let shared = policy("shared", bucket(60, MINUTE, 60));
+    let share = bucket(20, MINUTE, 20);
     let mut fallback = ruling(&shared, allowed(4, 48 * SECOND));
-    fallback.check.rule = &shared.share;
+    fallback.check.rule = &share;
     fallback.source = Source::Fallback;
     let expected = (
         r#""shared";q=60;w=60"#.to_owned(),

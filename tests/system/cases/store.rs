@@ -51,7 +51,7 @@ fn fields_on_or_off_two_gateways_count_at_the_same_keys() {
         .collect();
     assert_eq!(statuses, [200, 200, 200, 200, 429, 429]);
     let keys: Vec<String> = redis::cmd("KEYS")
-        .arg("*")
+        .arg("tollgate:{*")
         .query(&mut valkey.connect())
         .unwrap();
     assert_eq!(keys.len(), 1, "{keys:?}");
