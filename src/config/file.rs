@@ -112,8 +112,10 @@ table! {
     Store {
         /// In this process, or in Valkey for several gateways together.
         kind: StoreWord = "\"local\"";
-        /// Where Valkey is: valkey://host:port/database. Needed for kind = "valkey".
+        /// Where Valkey is: valkey://host:port/database. Needed for kind = "valkey", or sentinel.
         url: String;
+        /// Instead of a URL: who knows where the primary is.
+        sentinel: Sentinel;
         /// ACL user.
         username: String;
         /// File that holds the password.
@@ -133,6 +135,16 @@ table! {
         key_secret_file: FilePath;
         /// The store in this process.
         local: StoreLocal = "{}";
+    }
+}
+
+table! {
+    /// Who knows where the primary is.
+    Sentinel {
+        /// The sentinels: "host:port". All are asked at once.
+        nodes: List<String>, required;
+        /// What they call the primary.
+        primary: String, required;
     }
 }
 

@@ -359,7 +359,7 @@ fn what_belongs_to_a_later_release_is_told_as_such() {
             "proxy_protocol",
         ),
         ("[upstreams.x]\nbuiltin = \"echo\"\n", "health"),
-        ("[store]\n", "sentinel"),
+        ("[store]\n", "cluster"),
         ("", "admin"),
         ("", "identity"),
         (
@@ -818,16 +818,19 @@ fn the_environment_fills_in_and_overrides() {
             _ => panic!("{}", rendered(&loaded)),
         }
     };
-    assert_eq!(valkey(&[]).address, "one:6379");
+    assert_eq!(valkey(&[]).address.to_string(), "one:6379");
     let settings = valkey(&[("URL", "valkey://u:hunter2@two:1/3")]);
-    assert_eq!((settings.address.as_str(), settings.database), ("two:1", 3));
+    assert_eq!(
+        (&*settings.address.to_string(), settings.database),
+        ("two:1", 3)
+    );
     assert_eq!(settings.password.as_deref(), Some("hunter2"));
     let settings = valkey(&[
         ("TOLLGATE__STORE__URL", "redis://three"),
         ("TOLLGATE__STORE__TIMEOUT", "7ms"),
     ]);
     assert_eq!(
-        (settings.address.as_str(), settings.timeout),
+        (&*settings.address.to_string(), settings.timeout),
         ("three:6379", Duration::from_millis(7))
     );
 

@@ -45,6 +45,55 @@ impl Valkey {
         );
     }
 
+    /// Starts one that follows this one, and waits until it has what this one has.
+    pub(crate) fn start_replica(&self) -> Self {
+        let port = self.port.to_string();
+        let replica = Self::start_with(&["--replicaof", "127.0.0.1", &port]);
+        replica.await_reply("replication", |redis| {
+            let info: String = redis::cmd("INFO").arg("replication").query(redis)?;
+            Ok(info.contains("master_link_status:up"))
+        });
+        replica
+    }
+
+    /// Starts a sentinel that watches this one under a name, and waits until it knows so many replicas. It fails over
+    /// half a second after the last answer, alone.
+    pub(crate) fn start_sentinel(&self, name: &str, replicas: usize) -> Self {
+        let config = super::gateway::scratch().join("sentinel.conf");
+        fs::write(
+            &config,
+            format!(
+                "dir {}\nsentinel monitor {name} 127.0.0.1 {} 1\n\
+                 sentinel down-after-milliseconds {name} 500\nsentinel failover-timeout {name} 3000\n",
+                config.parent().unwrap().display(),
+                self.port
+            ),
+        )
+        .unwrap();
+        let sentinel = Self::start_with(&[config.to_str().unwrap(), "--sentinel"]);
+        sentinel.await_reply("sentinel", |redis| {
+            let known: Vec<redis::Value> = redis::cmd("SENTINEL")
+                .arg(&["REPLICAS", name])
+                .query(redis)?;
+            Ok(known.len() == replicas)
+        });
+        sentinel
+    }
+
+    /// Waits until the server says what is expected.
+    pub(crate) fn await_reply(
+        &self,
+        what: &str,
+        expected: impl Fn(&mut redis::Connection) -> redis::RedisResult<bool>,
+    ) {
+        let deadline = monotonic_now() + 2 * PATIENCE;
+        let mut connection = self.connect();
+        while !expected(&mut connection).is_ok_and(|is| is) {
+            assert!(monotonic_now() < deadline, "{what} does not come about");
+            std::thread::park_timeout(Duration::from_millis(20));
+        }
+    }
+
     /// `host:port`.
     pub(crate) fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
@@ -127,18 +176,19 @@ fn free_port() -> u16 {
 
 fn spawn(port: u16, arguments: &[String]) -> Child {
     let port = port.to_string();
+    // A sentinel has a file, which it writes to, and keeps no data.
+    let is_sentinel = arguments.iter().any(|argument| argument == "--sentinel");
+    let (first, data): (_, &[&str]) = if is_sentinel {
+        (arguments, &[])
+    } else {
+        (&[][..], &["--save", "", "--appendonly", "no"])
+    };
+    let last = if is_sentinel { &[][..] } else { arguments };
     Command::new(server())
-        .args([
-            "--port",
-            &port,
-            "--bind",
-            "127.0.0.1",
-            "--save",
-            "",
-            "--appendonly",
-            "no",
-        ])
-        .args(arguments)
+        .args(first)
+        .args(["--port", &port, "--bind", "127.0.0.1"])
+        .args(data)
+        .args(last)
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()

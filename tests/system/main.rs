@@ -14,6 +14,7 @@ mod all_or_nothing;
 mod callers;
 mod cases;
 mod exactly;
+mod failover;
 mod instances;
 mod leaky;
 mod privacy;

@@ -6,10 +6,10 @@ use std::time::Duration;
 use crate::check::KeySecret;
 use crate::config::decode::At;
 use crate::config::error::{Code, Finding};
-use crate::config::file::{File, Store as Written, StoreWord};
+use crate::config::file::{File, Sentinel, Store as Written, StoreWord};
 use crate::config::source::Sources;
 use crate::config::{Store, StoreKind};
-use crate::store::valkey;
+use crate::store::valkey::{self, Address};
 
 impl Builder<'_> {
     pub(super) fn store(&self, file: &File) -> Option<Store> {
@@ -61,6 +61,7 @@ impl Builder<'_> {
     fn check_local(&self, written: &Written) {
         let fields = [
             ("url", written.url.as_ref().map(|at| at.place)),
+            ("sentinel", written.sentinel.as_ref().map(|at| at.place)),
             ("username", written.username.as_ref().map(|at| at.place)),
             (
                 "password_file",
@@ -146,21 +147,40 @@ impl Builder<'_> {
         credentials.is_some_and(|credentials| !credentials.contains("${"))
     }
 
-    fn valkey(&self, at: &At<Written>) -> Option<valkey::Settings> {
-        let written = &at.value;
-        let Some(url) = &written.url else {
-            // A URL that is there but not a text is reported already.
-            if written.unread.contains(&"url") {
-                return None;
+    /// What `url` or `sentinel` says.
+    fn location(&self, written: &Written) -> Option<Location> {
+        match (&written.url, &written.sentinel) {
+            (Some(url), None) => self.location_of_url(written, url),
+            (None, Some(sentinel)) => self.location_of_sentinel(sentinel),
+            (Some(_), Some(sentinel)) => {
+                self.error(
+                    Code::E018,
+                    sentinel.place,
+                    "there is a `url` and a `sentinel`",
+                    "keep one of them",
+                );
+                None
             }
-            self.error(
-                Code::E016,
-                written.kind.as_ref()?.place,
-                "`kind = \"valkey\"` needs a `url`",
-                "add url = \"valkey://127.0.0.1:6379\"",
-            );
-            return None;
-        };
+            (None, None) => {
+                // What is there but could not be read is reported already.
+                if !written
+                    .unread
+                    .iter()
+                    .any(|field| matches!(*field, "url" | "sentinel"))
+                {
+                    self.error(
+                        Code::E016,
+                        written.kind.as_ref()?.place,
+                        "`kind = \"valkey\"` needs a `url`, or `sentinel`",
+                        "add url = \"valkey://127.0.0.1:6379\"",
+                    );
+                }
+                None
+            }
+        }
+    }
+
+    fn location_of_url(&self, written: &Written, url: &At<String>) -> Option<Location> {
         let parsed = match parse_url(&url.value) {
             Ok(parsed) => parsed,
             Err((code, why, help)) => {
@@ -168,9 +188,7 @@ impl Builder<'_> {
                 return None;
             }
         };
-        let mut password = parsed.password;
-        let mut username = parsed.username;
-        if let (Some(_), Some(file)) = (&password, &written.password_file) {
+        if let (Some(_), Some(file)) = (&parsed.password, &written.password_file) {
             self.error(
                 Code::E018,
                 file.place,
@@ -178,14 +196,15 @@ impl Builder<'_> {
                 "keep the file, and take the password out of the url",
             );
         }
-        if password.is_some() && written.password_file.is_none() && self.holds_password(url) {
+        if parsed.password.is_some() && written.password_file.is_none() && self.holds_password(url)
+        {
             self.findings.add(
                 Finding::new(Code::W213, url.place, "there is a password in `url`").help(
                     "write it to a file of its own, and password_file = \"FILE\" instead: the configuration is read by more people",
                 ),
             );
         }
-        if let (Some(_), Some(name)) = (&username, &written.username) {
+        if let (Some(_), Some(name)) = (&parsed.username, &written.username) {
             self.error(
                 Code::E018,
                 name.place,
@@ -193,6 +212,66 @@ impl Builder<'_> {
                 "keep one of them",
             );
         }
+        Some(parsed)
+    }
+
+    fn location_of_sentinel(&self, at: &At<Sentinel>) -> Option<Location> {
+        let nodes = at.value.nodes.as_ref()?;
+        let primary = at.value.primary.as_ref()?;
+        if nodes.value.items.is_empty() && nodes.value.complete {
+            self.error(
+                Code::E016,
+                nodes.place,
+                "there is no sentinel in `nodes`",
+                "write where each of them is: nodes = [\"10.0.0.1:26379\"]",
+            );
+            return None;
+        }
+        let mut good = nodes.value.complete;
+        for node in &nodes.value.items {
+            if !super::upstreams::is_host_and_port(&node.value) {
+                self.error(
+                    Code::E025,
+                    node.place,
+                    format!("`{}` is not the address of a sentinel", node.value),
+                    "write host:port: \"10.0.0.1:26379\"",
+                );
+                good = false;
+            }
+        }
+        if primary.value.is_empty() {
+            self.error(
+                Code::E016,
+                primary.place,
+                "the primary has no name",
+                "write what the sentinels call it, as in their `sentinel monitor NAME …`",
+            );
+            return None;
+        }
+        good.then(|| Location {
+            address: Address::Sentinel {
+                nodes: nodes
+                    .value
+                    .items
+                    .iter()
+                    .map(|node| node.value.clone())
+                    .collect(),
+                primary: primary.value.clone(),
+            },
+            database: 0,
+            username: None,
+            password: None,
+        })
+    }
+
+    fn valkey(&self, at: &At<Written>) -> Option<valkey::Settings> {
+        let written = &at.value;
+        let Location {
+            address,
+            database,
+            mut username,
+            mut password,
+        } = self.location(written)?;
         if let (Some(file), true) = (&written.password_file, self.io) {
             let bytes = self.read_file(file)?;
             let text = String::from_utf8(bytes).map_err(|_| {
@@ -209,8 +288,8 @@ impl Builder<'_> {
             username = Some(name.value.clone());
         }
         Some(valkey::Settings {
-            address: parsed.address,
-            database: parsed.database,
+            address,
+            database,
             username,
             password,
             timeout: value(&written.timeout)?.0,
@@ -219,10 +298,10 @@ impl Builder<'_> {
     }
 }
 
-/// `valkey://user:password@host:port/database`, taken apart.
+/// Where Valkey is, and who we are there: `valkey://user:password@host:port/database`, taken apart, or sentinels.
 #[derive(Debug)]
-struct StoreUrl {
-    address: String,
+struct Location {
+    address: Address,
     database: u32,
     username: Option<String>,
     password: Option<String>,
@@ -246,7 +325,7 @@ pub fn store_settings(url: &str, timeout: Duration) -> Result<valkey::Settings, 
 }
 
 /// Takes a URL apart. What it says of a failure never repeats the URL: it may hold a password.
-fn parse_url(url: &str) -> Result<StoreUrl, (Code, String, String)> {
+fn parse_url(url: &str) -> Result<Location, (Code, String, String)> {
     let shape =
         "write valkey://host:port, with /number for a database; a password goes to password_file";
     let refuse = |why: &str| Err((Code::E025, why.to_owned(), shape.to_owned()));
@@ -298,8 +377,8 @@ fn parse_url(url: &str) -> Result<StoreUrl, (Code, String, String)> {
     } else {
         return refuse("has no host, or a port out of bounds");
     };
-    Ok(StoreUrl {
-        address,
+    Ok(Location {
+        address: Address::Server(address),
         database,
         username,
         password,
@@ -326,7 +405,7 @@ mod tests {
             ("valkey://a:b@c@h:5", "h:5", 0, Some("a"), Some("b@c")),
         ] {
             let parsed = parse_url(url).unwrap();
-            assert_eq!(parsed.address, address, "{url}");
+            assert_eq!(parsed.address, Address::Server(address.to_owned()), "{url}");
             assert_eq!(parsed.database, database, "{url}");
             assert_eq!(parsed.username.as_deref(), username, "{url}");
             assert_eq!(parsed.password.as_deref(), password, "{url}");

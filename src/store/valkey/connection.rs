@@ -6,11 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwapOption;
 use redis::aio::MultiplexedConnection;
-use redis::io::tcp::TcpSettings;
-use redis::{
-    AsyncConnectionConfig, Client, ConnectionAddr, ErrorKind, IntoConnectionInfo,
-    RedisConnectionInfo, RedisError, RedisResult, ServerErrorKind,
-};
+use redis::{ErrorKind, RedisError, RedisResult, ServerErrorKind};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::{info, warn};
@@ -20,9 +16,6 @@ use super::breaker::Breaker;
 use super::{Settings, script};
 use crate::clock::monotonic_now;
 use crate::store::{Cause, StoreError};
-
-/// The most calls in flight on the connection.
-const IN_FLIGHT_MAX: usize = 1024;
 
 /// A connection that has the script.
 #[derive(Debug)]
@@ -181,6 +174,8 @@ pub struct Connector {
 struct Candidate {
     connection: MultiplexedConnection,
     sha: String,
+    /// Where it leads.
+    server: String,
 }
 
 /// What decides and what connects. Without an announcer, nobody learns of this gateway.
@@ -222,7 +217,7 @@ impl Connector {
                 Ok(good) => {
                     number += 1;
                     if self.shared.probed_well(&good.connection, &good.sha, number) {
-                        info!(store = %self.settings.address, "connected to the store");
+                        info!(store = %self.settings.address, server = %good.server, "connected to the store");
                     }
                     candidate = Some(good);
                 }
@@ -262,12 +257,16 @@ impl Connector {
     /// A connection that has the script, and what the server calls that, within `connect_timeout`.
     async fn connect(&self) -> Result<Candidate, StoreError> {
         let connect = async {
-            let mut connection = self.settings.connect().await?;
+            let (mut connection, server) = self.settings.find_and_connect().await?;
             // Before the script, so that a server that wants a password says so.
             ping(&mut connection).await?;
             let sha = load(&mut connection, script::source()).await?;
             self.hear(&mut connection).await?;
-            RedisResult::Ok(Candidate { connection, sha })
+            RedisResult::Ok(Candidate {
+                connection,
+                sha,
+                server,
+            })
         };
         match timeout(self.settings.connect_timeout, connect).await {
             Ok(connected) => connected.map_err(|error| classify(&error).0),
@@ -323,47 +322,6 @@ async fn ping(connection: &mut MultiplexedConnection) -> RedisResult<()> {
         .query_async::<redis::Value>(connection)
         .await
         .map(drop)
-}
-
-impl Settings {
-    /// A new connection, logged in. Waits as long as the network does.
-    ///
-    /// # Errors
-    ///
-    /// What the network or the server has against it.
-    pub async fn connect(&self) -> RedisResult<MultiplexedConnection> {
-        let client = Client::open(self.server()?)?;
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(None)
-            .set_response_timeout(None)
-            .set_concurrency_limit(IN_FLIGHT_MAX);
-        client
-            .get_multiplexed_async_connection_with_config(&config)
-            .await
-    }
-
-    fn server(&self) -> RedisResult<redis::ConnectionInfo> {
-        let (host, port) = self
-            .address
-            .rsplit_once(':')
-            .and_then(|(host, port)| Some((host, port.parse().ok()?)))
-            .unwrap_or((self.address.as_str(), 6379));
-        let host = host
-            .trim_start_matches('[')
-            .trim_end_matches(']')
-            .to_owned();
-        let mut login = RedisConnectionInfo::default().set_db(i64::from(self.database));
-        if let Some(username) = &self.username {
-            login = login.set_username(username);
-        }
-        if let Some(password) = &self.password {
-            login = login.set_password(password);
-        }
-        Ok(ConnectionAddr::Tcp(host, port)
-            .into_connection_info()?
-            .set_tcp_settings(TcpSettings::default().set_nodelay(true))
-            .set_redis_settings(login))
-    }
 }
 
 /// Whether a script is gone, as after a restart or SCRIPT FLUSH: it did not run.

@@ -4,6 +4,7 @@
 mod announce;
 mod breaker;
 pub mod connection;
+pub mod dial;
 pub mod key;
 pub mod script;
 
@@ -20,12 +21,13 @@ use crate::clock::Clock;
 use crate::decide::{Decision, Timestamp};
 use announce::Announcer;
 use connection::{Blame, Link, Shared};
+pub use dial::Address;
 
 /// How Valkey is reached.
 #[derive(Clone)]
 pub struct Settings {
-    /// `host:port`.
-    pub address: String,
+    /// Where it is.
+    pub address: Address,
     /// Database number.
     pub database: u32,
     /// ACL user; the default user if none.
