@@ -1,21 +1,46 @@
-//! Stands between a gateway and its Valkey, and spoils the next decision on its way back.
+//! Stands between a gateway and its Valkey, and spoils the next decision on its way there or back.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-/// What becomes of a decision that the server has made and charged.
+/// What becomes of a decision.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fate {
-    /// The connection breaks before it arrives.
+    /// The connection breaks before the server hears of it.
+    Cut,
+    /// The server hears the first half of it, then the connection breaks.
+    CutShort,
+    /// It is made and charged, and the connection breaks before it arrives.
     Lost,
-    /// It arrives after this time.
+    /// It is made and charged, and half of it arrives before the connection breaks.
+    LostShort,
+    /// It is made and charged, and arrives after this time.
     Late(Duration),
+    /// It is made and charged, and arrives a byte at a time, so far apart.
+    Trickling(Duration),
+    /// It is made and charged, and something else arrives.
+    Garbage,
+    /// It is made and charged, and from then on nothing passes either way, though the connection stays.
+    HalfOpen,
 }
 
-/// A relay. Requests always arrive; so do answers, but for those that meet a [`Fate`].
+impl Fate {
+    /// Whether it meets a decision before it is made.
+    const fn is_on_the_way_there(self) -> bool {
+        matches!(self, Self::Cut | Self::CutShort)
+    }
+
+    /// Whether the decision is made and charged all the same.
+    pub(crate) const fn charges(self) -> bool {
+        !self.is_on_the_way_there()
+    }
+}
+
+/// A relay. Requests and answers arrive, but for those that meet a [`Fate`].
 pub(crate) struct Relay {
     pub(crate) address: SocketAddr,
     next: Arc<Mutex<Option<Fate>>>,
@@ -41,9 +66,15 @@ impl Relay {
                 };
                 let _ = to_server.set_nodelay(true);
                 let _ = to_client.set_nodelay(true);
-                let next = Arc::clone(&next);
-                thread::spawn(move || pass_on(client, to_server, |_| None));
-                thread::spawn(move || pass_on(server, to_client, |bytes| meets(bytes, &next)));
+                let dead = Arc::new(AtomicBool::new(false));
+                let there = (Arc::clone(&next), Arc::clone(&dead));
+                let back = (Arc::clone(&next), dead);
+                thread::spawn(move || {
+                    pass_on(client, to_server, &there.1, |bytes| asks(bytes, &there.0));
+                });
+                thread::spawn(move || {
+                    pass_on(server, to_client, &back.1, |bytes| answers(bytes, &back.0));
+                });
             }
         });
         relay
@@ -55,21 +86,54 @@ impl Relay {
     }
 }
 
-/// A decision is an array; what else a server says is not.
-fn meets(bytes: &[u8], next: &Mutex<Option<Fate>>) -> Option<Fate> {
-    let decides = bytes.starts_with(b"*") || bytes.windows(2).any(|two| two == b"\n*");
-    decides.then(|| next.lock().unwrap().take()).flatten()
+/// A decision is asked for with the key of an entity; nothing else is.
+fn asks(bytes: &[u8], next: &Mutex<Option<Fate>>) -> Option<Fate> {
+    let decides = bytes.windows(2).any(|two| two == b":{");
+    let mut next = next.lock().unwrap();
+    next.take_if(|fate| decides && fate.is_on_the_way_there())
 }
 
-fn pass_on(mut from: TcpStream, mut to: TcpStream, fate: impl Fn(&[u8]) -> Option<Fate>) {
+/// A decision is an array; what else a server says is not.
+fn answers(bytes: &[u8], next: &Mutex<Option<Fate>>) -> Option<Fate> {
+    let decides = bytes.starts_with(b"*") || bytes.windows(2).any(|two| two == b"\n*");
+    let mut next = next.lock().unwrap();
+    next.take_if(|fate| decides && !fate.is_on_the_way_there())
+}
+
+fn pass_on(
+    mut from: TcpStream,
+    mut to: TcpStream,
+    dead: &AtomicBool,
+    fate: impl Fn(&[u8]) -> Option<Fate>,
+) {
     let mut bytes = [0; 65_536];
     while let Ok(length @ 1..) = from.read(&mut bytes) {
-        match fate(&bytes[..length]) {
-            Some(Fate::Lost) => break,
-            Some(Fate::Late(by)) => thread::park_timeout(by),
-            None => {}
+        let bytes = &bytes[..length];
+        if dead.load(Ordering::SeqCst) {
+            continue;
         }
-        if to.write_all(&bytes[..length]).is_err() {
+        let passed = match fate(bytes) {
+            None => to.write_all(bytes),
+            Some(Fate::Late(by)) => {
+                thread::park_timeout(by);
+                to.write_all(bytes)
+            }
+            Some(Fate::Trickling(apart)) => bytes.iter().try_for_each(|byte| {
+                thread::park_timeout(apart);
+                to.write_all(&[*byte])
+            }),
+            Some(Fate::Garbage) => to.write_all(b"\xff\xfe<html>502 Bad Gateway</html>\r\n"),
+            Some(Fate::HalfOpen) => {
+                dead.store(true, Ordering::SeqCst);
+                continue;
+            }
+            Some(Fate::CutShort | Fate::LostShort) => {
+                let _ = to.write_all(&bytes[..length / 2]);
+                break;
+            }
+            Some(Fate::Cut | Fate::Lost) => break,
+        };
+        if passed.is_err() {
             break;
         }
     }

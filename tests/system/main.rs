@@ -15,6 +15,7 @@ mod callers;
 mod cases;
 mod exactly;
 mod failover;
+mod faults;
 mod instances;
 mod leaky;
 mod privacy;
