@@ -8,12 +8,13 @@ mod pattern;
 mod policies;
 mod routes;
 mod store;
+mod store_url;
 mod upstreams;
 
 use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 
-pub use store::store_settings;
+pub use store_url::store_settings;
 
 use super::Config;
 use super::collections::Named;
