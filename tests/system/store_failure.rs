@@ -176,6 +176,40 @@ fn a_user_who_may_not_set_an_expiry_leaves_no_key_without_one() {
 }
 
 #[test]
+fn a_store_that_is_well_for_probes_alone_forgets_nothing_that_was_counted_here() {
+    let valkey = Valkey::start();
+    let mut admin = valkey.connect();
+    // Who is alive may be said, and nothing else.
+    redis::cmd("ACL")
+        .arg(&[
+            "SETUSER",
+            "tollgate",
+            "on",
+            ">pw",
+            "~tollgate:instances",
+            "+@all",
+        ])
+        .exec(&mut admin)
+        .unwrap();
+    let gateway = Gateway::start(&config(&format!("tollgate:pw@{}", valkey.address())));
+    let mut allowed = 0;
+    for _ in 0..4 {
+        // The breaker closes by good probes, and opens by five failures, again and again.
+        gateway.await_metric(UP, 1.0);
+        let statuses = (0..6).map(|_| gateway.get("/local").status);
+        allowed += statuses.filter(|status| *status == 200).count();
+    }
+    assert_eq!(allowed, 2);
+    // Once decisions are made, they are the store's.
+    redis::cmd("ACL")
+        .arg(&["SETUSER", "tollgate", "~*"])
+        .exec(&mut admin)
+        .unwrap();
+    gateway.await_metric(UP, 1.0);
+    assert_eq!(gateway.get("/deny").status, 200);
+}
+
+#[test]
 fn a_store_without_memory_is_a_store_that_failed() {
     let valkey = Valkey::start();
     let gateway = Gateway::start(&config(&valkey.address()));
