@@ -145,6 +145,10 @@ table! {
         nodes: List<String>, required;
         /// What they call the primary.
         primary: String, required;
+        /// ACL user for the sentinels; username is for the primary.
+        username: String;
+        /// File that holds the password for the sentinels; password_file is for the primary.
+        password_file: FilePath;
     }
 }
 

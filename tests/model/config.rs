@@ -824,7 +824,7 @@ fn the_environment_fills_in_and_overrides() {
         (&*settings.address.to_string(), settings.database),
         ("two:1", 3)
     );
-    assert_eq!(settings.password.as_deref(), Some("hunter2"));
+    assert_eq!(settings.login.password.as_deref(), Some("hunter2"));
     let settings = valkey(&[
         ("TOLLGATE__STORE__URL", "redis://three"),
         ("TOLLGATE__STORE__TIMEOUT", "7ms"),

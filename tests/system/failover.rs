@@ -11,10 +11,10 @@ use crate::support::valkey::Valkey;
 const UP: &str = "tollgate_store_up";
 
 /// The first sentinel is down. Nobody is let through without the store.
-fn gateway(sentinel: &Valkey, more: &str) -> Gateway {
+fn gateway(sentinel: &Valkey, more: &str, login: &str) -> Gateway {
     Gateway::start(&format!(
         "[store]\nkind = \"valkey\"\nkey_secret_file = \"{}\"\n{more}\n\
-         sentinel = {{ nodes = [\"{}\", \"{}\"], primary = \"shop\" }}\n\
+         sentinel = {{ nodes = [\"{}\", \"{}\"], primary = \"shop\"{login} }}\n\
          [upstreams.demo]\nbuiltin = \"echo\"\n\
          [policies.p]\nkind = \"token-bucket\"\nlimit = \"1000/30d\"\nkey = \"ip\"\non_store_failure = \"deny\"\n\
          [routes.r]\nmatch = {{ path = \"/*\" }}\nupstream = \"demo\"\npolicies = [\"p\"]\n",
@@ -47,7 +47,7 @@ fn a_primary_that_dies_is_followed_by_the_one_that_sentinels_name() {
     let mut primary = Valkey::start();
     let replica = primary.start_replica();
     let sentinel = primary.start_sentinel("shop", 1);
-    let gateway = gateway(&sentinel, "");
+    let gateway = gateway(&sentinel, "", "");
     gateway.await_metric(UP, 1.0);
     assert_eq!(gateway.get("/").status, 200);
     primary.kill();
@@ -64,7 +64,7 @@ fn a_primary_that_steps_down_is_left_for_the_new_one_and_is_not_asked_again() {
     let primary = Valkey::start();
     let replica = primary.start_replica();
     let sentinel = primary.start_sentinel("shop", 1);
-    let gateway = gateway(&sentinel, "");
+    let gateway = gateway(&sentinel, "", "");
     gateway.await_metric(UP, 1.0);
     assert_eq!(gateway.get("/").status, 200);
     sentinel.await_reply("the failover", |redis| {
@@ -98,12 +98,12 @@ fn neither_a_name_that_no_sentinel_knows_nor_a_replica_is_a_primary() {
     let primary = Valkey::start();
     let replica = primary.start_replica();
     let sentinel = primary.start_sentinel("another", 1);
-    let lost = gateway(&sentinel, "");
+    let lost = gateway(&sentinel, "", "");
     assert_eq!(lost.get("/").status, 503);
     await_complaint(&lost, "it knows no primary of that name");
     // A sentinel that has not noticed yet that the one it watches is no primary.
     let mistaken = replica.start_sentinel("shop", 0);
-    let misled = gateway(&mistaken, "");
+    let misled = gateway(&mistaken, "", "");
     await_complaint(&misled, "a sentinel names it, and it is none");
     assert_eq!(misled.get("/").status, 503);
     let url = Gateway::start(&format!(
@@ -128,16 +128,33 @@ fn await_complaint(gateway: &Gateway, words: &str) {
 }
 
 #[test]
-fn the_primary_is_told_who_we_are_and_sentinels_are_not() {
-    let password = scratch().join("password");
-    fs::write(&password, "secret-of-the-store\n").unwrap();
+fn the_primary_and_the_sentinels_are_each_told_who_we_are_to_them() {
+    let folder = scratch();
+    let file = |name: &str, secret: &str| {
+        let path = folder.join(name);
+        fs::write(&path, format!("{secret}\n")).unwrap();
+        format!("password_file = \"{}\"", path.display())
+    };
+    let to_primary = file("primary", "secret-of-the-store");
+    let to_sentinel = file("sentinel", "secret-of-the-sentinel");
     let primary = Valkey::start_with(&["--requirepass", "secret-of-the-store"]);
     let sentinel = primary.start_sentinel("shop", 0);
-    let gateway = gateway(
-        &sentinel,
-        &format!("password_file = \"{}\"", password.display()),
-    );
-    gateway.await_metric(UP, 1.0);
-    assert_eq!(gateway.get("/").status, 200);
-    assert!(!gateway.errors().contains("secret-of-the-store"));
+    redis::cmd("ACL")
+        .arg(&["SETUSER", "default", "resetpass", ">secret-of-the-sentinel"])
+        .exec(&mut sentinel.connect())
+        .unwrap();
+    let nobody = gateway(&sentinel, &to_primary, "");
+    await_complaint(&nobody, "Authentication required");
+    assert_eq!(nobody.get("/").status, 503);
+
+    let known = gateway(&sentinel, &to_primary, &format!(", {to_sentinel}"));
+    known.await_metric(UP, 1.0);
+    assert_eq!(known.get("/").status, 200);
+    for gateway in [nobody, known] {
+        assert!(
+            !gateway.errors().contains("secret-of"),
+            "{}",
+            gateway.errors()
+        );
+    }
 }

@@ -7,8 +7,9 @@ use crate::config::decode::At;
 use crate::config::error::{Code, Finding};
 use crate::config::file::{File, Sentinel, Store as Written, StoreWord};
 use crate::config::source::Sources;
+use crate::config::values::FilePath;
 use crate::config::{Store, StoreKind};
-use crate::store::valkey::{self, Address};
+use crate::store::valkey::{self, Address, Login, Sentinels};
 
 impl Builder<'_> {
     pub(super) fn store(&self, file: &File) -> Option<Store> {
@@ -187,7 +188,7 @@ impl Builder<'_> {
                 return None;
             }
         };
-        if let (Some(_), Some(file)) = (&parsed.password, &written.password_file) {
+        if let (Some(_), Some(file)) = (&parsed.login.password, &written.password_file) {
             self.error(
                 Code::E018,
                 file.place,
@@ -195,7 +196,9 @@ impl Builder<'_> {
                 "keep the file, and take the password out of the url",
             );
         }
-        if parsed.password.is_some() && written.password_file.is_none() && self.holds_password(url)
+        if parsed.login.password.is_some()
+            && written.password_file.is_none()
+            && self.holds_password(url)
         {
             self.findings.add(
                 Finding::new(Code::W213, url.place, "there is a password in `url`").help(
@@ -203,7 +206,7 @@ impl Builder<'_> {
                 ),
             );
         }
-        if let (Some(_), Some(name)) = (&parsed.username, &written.username) {
+        if let (Some(_), Some(name)) = (&parsed.login.username, &written.username) {
             self.error(
                 Code::E018,
                 name.place,
@@ -247,8 +250,15 @@ impl Builder<'_> {
             );
             return None;
         }
+        let mut login = Login {
+            username: at.value.username.as_ref().map(|name| name.value.clone()),
+            password: None,
+        };
+        if let (Some(file), true) = (&at.value.password_file, self.io) {
+            login.password = Some(self.password(file)?);
+        }
         good.then(|| Location {
-            address: Address::Sentinel {
+            address: Address::Sentinel(Box::new(Sentinels {
                 nodes: nodes
                     .value
                     .items
@@ -256,11 +266,24 @@ impl Builder<'_> {
                     .map(|node| node.value.clone())
                     .collect(),
                 primary: primary.value.clone(),
-            },
+                login,
+            })),
             database: 0,
-            username: None,
-            password: None,
+            login: Login::default(),
         })
+    }
+
+    /// What stands in a password's file, on one line.
+    fn password(&self, file: &At<FilePath>) -> Option<String> {
+        let text = String::from_utf8(self.read_file(file)?).map_err(|_| {
+            self.error(
+                Code::E051,
+                file.place,
+                "the password is not UTF-8 text",
+                "write it as text, on one line",
+            );
+        });
+        Some(text.ok()?.trim_end_matches(['\r', '\n']).to_owned())
     }
 
     fn valkey(&self, at: &At<Written>) -> Option<valkey::Settings> {
@@ -268,29 +291,18 @@ impl Builder<'_> {
         let Location {
             address,
             database,
-            mut username,
-            mut password,
+            mut login,
         } = self.location(written)?;
         if let (Some(file), true) = (&written.password_file, self.io) {
-            let bytes = self.read_file(file)?;
-            let text = String::from_utf8(bytes).map_err(|_| {
-                self.error(
-                    Code::E051,
-                    file.place,
-                    "the password is not UTF-8 text",
-                    "write it as text, on one line",
-                );
-            });
-            password = Some(text.ok()?.trim_end_matches(['\r', '\n']).to_owned());
+            login.password = Some(self.password(file)?);
         }
         if let Some(name) = &written.username {
-            username = Some(name.value.clone());
+            login.username = Some(name.value.clone());
         }
         Some(valkey::Settings {
             address,
             database,
-            username,
-            password,
+            login,
             timeout: value(&written.timeout)?.0,
             connect_timeout: value(&written.connect_timeout)?.0,
         })

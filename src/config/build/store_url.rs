@@ -3,15 +3,14 @@
 use std::time::Duration;
 
 use crate::config::error::Code;
-use crate::store::valkey::{self, Address};
+use crate::store::valkey::{self, Address, Login};
 
 /// Where Valkey is, and who we are there: `valkey://user:password@host:port/database`, taken apart, or sentinels.
 #[derive(Debug)]
 pub(super) struct Location {
     pub(super) address: Address,
     pub(super) database: u32,
-    pub(super) username: Option<String>,
-    pub(super) password: Option<String>,
+    pub(super) login: Login,
 }
 
 /// The settings for a store that is named by a URL alone, all else being default.
@@ -24,8 +23,7 @@ pub fn store_settings(url: &str, timeout: Duration) -> Result<valkey::Settings, 
     Ok(valkey::Settings {
         address: parsed.address,
         database: parsed.database,
-        username: parsed.username,
-        password: parsed.password,
+        login: parsed.login,
         timeout,
         connect_timeout: timeout,
     })
@@ -87,8 +85,7 @@ pub(super) fn parse_url(url: &str) -> Result<Location, (Code, String, String)> {
     Ok(Location {
         address: Address::Server(address),
         database,
-        username,
-        password,
+        login: Login { username, password },
     })
 }
 
@@ -114,8 +111,8 @@ mod tests {
             let parsed = parse_url(url).unwrap();
             assert_eq!(parsed.address, Address::Server(address.to_owned()), "{url}");
             assert_eq!(parsed.database, database, "{url}");
-            assert_eq!(parsed.username.as_deref(), username, "{url}");
-            assert_eq!(parsed.password.as_deref(), password, "{url}");
+            assert_eq!(parsed.login.username.as_deref(), username, "{url}");
+            assert_eq!(parsed.login.password.as_deref(), password, "{url}");
         }
     }
 

@@ -23,19 +23,53 @@ pub enum Address {
     /// `host:port`.
     Server(String),
     /// Wherever sentinels say that the primary is.
-    Sentinel {
-        /// `host:port` of each. All are asked, and the first to name a primary is believed once that agrees.
-        nodes: Vec<String>,
-        /// What they call it.
-        primary: String,
-    },
+    Sentinel(Box<Sentinels>),
+}
+
+/// Who knows where the primary is.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Sentinels {
+    /// `host:port` of each. All are asked, and the first to name a primary is believed once that agrees.
+    pub nodes: Vec<String>,
+    /// What they call it.
+    pub primary: String,
+    /// Who we are to them.
+    pub login: Login,
+}
+
+/// Who we are.
+#[derive(Clone, Default, Eq, PartialEq)]
+pub struct Login {
+    /// ACL user; the default user if none.
+    pub username: Option<String>,
+    /// Its password.
+    pub password: Option<String>,
+}
+
+impl fmt::Debug for Login {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Login").finish_non_exhaustive()
+    }
+}
+
+impl Login {
+    fn to_database(&self, database: u32) -> RedisConnectionInfo {
+        let mut login = RedisConnectionInfo::default().set_db(i64::from(database));
+        if let Some(username) = &self.username {
+            login = login.set_username(username);
+        }
+        if let Some(password) = &self.password {
+            login = login.set_password(password);
+        }
+        login
+    }
 }
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Server(address) => f.write_str(address),
-            Self::Sentinel { primary, .. } => write!(f, "{primary} (by sentinel)"),
+            Self::Sentinel(sentinels) => write!(f, "{} (by sentinel)", sentinels.primary),
         }
     }
 }
@@ -56,38 +90,27 @@ impl Settings {
     pub(crate) async fn find_and_connect(&self) -> RedisResult<(MultiplexedConnection, String)> {
         match &self.address {
             Address::Server(address) => {
-                let connection = dial(address, self.login()).await?;
+                let connection = dial(address, self.login.to_database(self.database)).await?;
                 Ok((connection, address.clone()))
             }
-            Address::Sentinel { nodes, primary } => self.connect_to_primary(nodes, primary).await,
+            Address::Sentinel(sentinels) => self.connect_to_primary(sentinels).await,
         }
-    }
-
-    fn login(&self) -> RedisConnectionInfo {
-        let mut login = RedisConnectionInfo::default().set_db(i64::from(self.database));
-        if let Some(username) = &self.username {
-            login = login.set_username(username);
-        }
-        if let Some(password) = &self.password {
-            login = login.set_password(password);
-        }
-        login
     }
 
     /// Asks all sentinels at once, so that one that is gone costs no time.
     async fn connect_to_primary(
         &self,
-        nodes: &[String],
-        name: &str,
+        sentinels: &Sentinels,
     ) -> RedisResult<(MultiplexedConnection, String)> {
         let mut asked = JoinSet::new();
-        for node in nodes {
-            let (node, name) = (node.clone(), name.to_owned());
+        for node in &sentinels.nodes {
+            let (node, name) = (node.clone(), sentinels.primary.clone());
+            let login = sentinels.login.to_database(0);
             // Alone on its own: one that is silent would be waited for until the connection is given up, and the
             // reason would be lost.
             let patience = self.connect_timeout / 2;
             asked.spawn(async move {
-                let found = timeout(patience, primary_of(&node, &name)).await;
+                let found = timeout(patience, primary_of(&node, &name, login)).await;
                 found.unwrap_or_else(|_| Err(format!("{node}: no answer in {patience:?}")))
             });
         }
@@ -116,7 +139,7 @@ impl Settings {
 
     /// A sentinel may not know yet: whoever is asked to decide must say that it is the primary.
     async fn connect_as_primary(&self, address: &str) -> RedisResult<MultiplexedConnection> {
-        let mut connection = dial(address, self.login()).await?;
+        let mut connection = dial(address, self.login.to_database(self.database)).await?;
         match redis::cmd("ROLE").query_async(&mut connection).await {
             Ok(Value::Array(role)) if !is_primary(&role) => Err(no_primary(format!(
                 "{address}: a sentinel names it, and it is none"
@@ -133,9 +156,13 @@ fn is_primary(role: &[Value]) -> bool {
 }
 
 /// Where this sentinel says that the primary of this name is, or why it does not say.
-async fn primary_of(sentinel: &str, name: &str) -> Result<String, String> {
+async fn primary_of(
+    sentinel: &str,
+    name: &str,
+    login: RedisConnectionInfo,
+) -> Result<String, String> {
     let ask = async {
-        let mut connection = dial(sentinel, RedisConnectionInfo::default()).await?;
+        let mut connection = dial(sentinel, login).await?;
         redis::cmd("SENTINEL")
             .arg("GET-MASTER-ADDR-BY-NAME")
             .arg(name)

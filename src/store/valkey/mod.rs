@@ -21,7 +21,7 @@ use crate::clock::Clock;
 use crate::decide::{Decision, Timestamp};
 use announce::Announcer;
 use connection::{Blame, Link, Shared};
-pub use dial::Address;
+pub use dial::{Address, Login, Sentinels};
 
 /// How Valkey is reached.
 #[derive(Clone)]
@@ -30,10 +30,8 @@ pub struct Settings {
     pub address: Address,
     /// Database number.
     pub database: u32,
-    /// ACL user; the default user if none.
-    pub username: Option<String>,
-    /// Read from `password_file`, or from the URL.
-    pub password: Option<String>,
+    /// Who we are there. The password is read from `password_file`, or from the URL.
+    pub login: Login,
     /// For a whole decision.
     pub timeout: Duration,
     /// For a connection.
