@@ -41,7 +41,7 @@ pub enum KeySource {
 }
 
 /// Secret that keys the hash of entities. Instances that share a store share it.
-#[derive(Clone)]
+#[derive(Clone, Eq, PartialEq)]
 pub struct KeySecret([u8; 32]);
 
 /// Whom a check counts: 128 bits, opaque.

@@ -312,6 +312,31 @@ impl Diagnostic {
         self.code.severity()
     }
 
+    /// All of it on one line, for a log.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        let mut text = format!("{}[{}]", self.severity().as_str(), self.code.as_str());
+        if let Some(location) = &self.location {
+            text.push(' ');
+            text.push_str(&location.file);
+            for number in [location.line, location.column].into_iter().flatten() {
+                text.push_str(&format!(":{number}"));
+            }
+        }
+        text.push_str(": ");
+        text.push_str(&self.message);
+        for more in [Some(&self.label), self.help.as_ref()]
+            .into_iter()
+            .flatten()
+        {
+            if !more.is_empty() {
+                text.push_str("; ");
+                text.push_str(more);
+            }
+        }
+        text
+    }
+
     /// `{code, severity, file, line, column, message, help}`; what is not known is null.
     #[must_use]
     pub fn to_json(&self) -> serde_json::Value {

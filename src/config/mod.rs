@@ -8,6 +8,7 @@ mod collections;
 mod decode;
 mod document;
 mod dump;
+mod effective;
 pub mod error;
 mod file;
 mod include;
@@ -33,6 +34,7 @@ use std::time::Duration;
 
 pub use build::store_settings;
 pub use dump::dump;
+pub use effective::{Effective, fingerprint};
 pub use error::Diagnostic;
 pub use load::{LoadOptions, Loaded, load, load_text};
 pub use summary::{schema, summary};
@@ -93,7 +95,7 @@ pub struct Server {
 }
 
 /// `[listeners.NAME]`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Listener {
     /// Its name.
     pub name: Arc<str>,
@@ -114,12 +116,14 @@ pub struct Store {
     pub prefix: Arc<str>,
     /// Keys the hash of entities.
     pub key_secret: KeySecret,
+    /// Whether the secret is the operator's, or made up at the start.
+    pub key_secret_is_given: bool,
     /// The most entries that the local store holds.
     pub max_keys: NonZeroUsize,
 }
 
 /// Where shared policies are counted.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub enum StoreKind {
     /// In this process.
     Local,
@@ -195,7 +199,7 @@ pub enum Action {
 }
 
 /// `[metrics]`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Metrics {
     /// Where it listens.
     pub address: SocketAddr,

@@ -9,8 +9,9 @@ use http::{StatusCode, request};
 use tracing::warn;
 
 use super::context::{Context, Denied, Ruled};
+use super::gateway::Gateway;
 use super::wait::Place;
-use super::{Gateway, head, tally};
+use super::{head, tally};
 use crate::answer::{self, Answer, Asked, Refusal};
 use crate::check::demand::demand;
 use crate::check::entity::Caller;

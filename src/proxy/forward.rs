@@ -9,8 +9,8 @@ use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::prelude::HttpPeer;
 use pingora::{Error, ErrorSource, ErrorType};
 
-use super::Gateway;
 use super::context::Context;
+use super::gateway::Gateway;
 use crate::answer;
 use crate::client::forwarded;
 use crate::clock::monotonic_now;

@@ -8,8 +8,8 @@ use http::header::{CONTENT_LENGTH, CONTENT_TYPE, EXPECT};
 use pingora::http::ResponseHeader;
 use pingora::proxy::Session;
 
-use super::Gateway;
 use super::context::Context;
+use super::gateway::Gateway;
 use crate::answer::Answer;
 use crate::config::Route;
 

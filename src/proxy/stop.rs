@@ -11,7 +11,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::sleep;
 use tracing::{info, warn};
 
-use super::Gateway;
+use super::gateway::Gateway;
+use super::reload::Reloader;
 use crate::clock::monotonic_now;
 use crate::record::access_log::AccessLog;
 
@@ -25,15 +26,18 @@ const LAST_WRITE: Duration = Duration::from_secs(1);
 pub(super) async fn drain(gateway: &Gateway, end: &End) -> ! {
     let began = monotonic_now();
     let grace = gateway.config.server.grace_period;
-    info!(in_flight = gateway.metrics.in_flight.get(), "draining");
-    while gateway.metrics.in_flight.get() > 0
+    info!(
+        in_flight = gateway.metrics.families().in_flight.get(),
+        "draining"
+    );
+    while gateway.metrics.families().in_flight.get() > 0
         && monotonic_now().saturating_duration_since(began) < grace
     {
         sleep(Duration::from_millis(20)).await;
     }
     // The last answers are on their way out of our hands.
     sleep(Duration::from_millis(50)).await;
-    let left = gateway.metrics.in_flight.get();
+    let left = gateway.metrics.families().in_flight.get();
     if left > 0 {
         warn!(in_flight = left, "grace period over, requests cut off");
     }
@@ -41,10 +45,11 @@ pub(super) async fn drain(gateway: &Gateway, end: &End) -> ! {
     end.exit(0);
 }
 
-/// SIGTERM, SIGQUIT and SIGINT let requests finish; a second SIGINT does not wait for them. SIGHUP changes nothing,
-/// where it would otherwise kill.
+/// SIGTERM, SIGQUIT and SIGINT let requests finish; a second SIGINT does not wait for them. SIGHUP reads
+/// the configuration again.
 pub(super) struct Signals {
     pub(super) ready: Arc<AtomicBool>,
+    pub(super) reloader: Arc<Reloader>,
     pub(super) end: Arc<End>,
 }
 
@@ -69,7 +74,13 @@ impl ShutdownSignalWatch for Signals {
                 _ = terminate.recv() => break,
                 _ = quit.recv() => break,
                 _ = interrupt.recv() => break,
-                _ = hangup.recv() => warn!("SIGHUP: the configuration is read at start only; restart to change it"),
+                _ = hangup.recv() => {
+                    let reloader = Arc::clone(&self.reloader);
+                    // A signal that comes meanwhile waits: it may tell of a later change.
+                    if tokio::task::spawn_blocking(move || reloader.reload()).await.is_err() {
+                        warn!("configuration not taken: reading it failed");
+                    }
+                }
             }
         }
         info!("told to stop: requests may finish; SIGINT (Ctrl-C) ends them");

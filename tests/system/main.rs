@@ -18,6 +18,7 @@ mod leaky;
 mod privacy;
 mod protocol;
 mod quickstart;
+mod reload;
 mod script;
 mod simulate;
 mod store_failure;

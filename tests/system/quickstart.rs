@@ -170,13 +170,6 @@ fn a_log_that_nobody_reads_holds_up_neither_requests_nor_the_end() {
 }
 
 #[test]
-fn a_hangup_does_not_end_the_gateway() {
-    let gateway = Gateway::start(&quickstart());
-    gateway.signal("-HUP");
-    assert_eq!(gateway.get("/").status, 200);
-}
-
-#[test]
 fn an_address_in_use_and_a_wrong_configuration_end_it_with_a_reason() {
     let gateway = Gateway::start(&quickstart());
     let folder = crate::support::gateway::scratch();

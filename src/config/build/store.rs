@@ -33,6 +33,7 @@ impl Builder<'_> {
             instances: instances?,
             prefix: prefix?.as_str().into(),
             key_secret: secret?,
+            key_secret_is_given: written.key_secret_file.is_some(),
             max_keys: non_zero_usize(value(&written.local)?.max_keys?.value.0)?,
         })
     }

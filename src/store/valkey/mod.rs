@@ -19,7 +19,7 @@ use crate::decide::{Decision, Timestamp};
 use connection::{Link, Shared};
 
 /// How Valkey is reached.
-#[derive(Clone)]
+#[derive(Clone, Eq, PartialEq)]
 pub struct Settings {
     /// `host:port`.
     pub address: String,
