@@ -177,6 +177,19 @@ impl Gateway {
         fs::read_to_string(self.folder.join("stdout")).unwrap()
     }
 
+    /// Waits until it has said this of itself, and returns all that it said: it writes its log when it has time.
+    pub(crate) fn await_said(&self, text: &str) -> String {
+        let deadline = monotonic_now() + PATIENCE;
+        loop {
+            let said = self.errors();
+            if said.contains(text) {
+                return said;
+            }
+            assert!(monotonic_now() < deadline, "{text} is not in:\n{said}");
+            std::thread::park_timeout(Duration::from_millis(5));
+        }
+    }
+
     /// What it said of itself so far.
     pub(crate) fn errors(&self) -> String {
         fs::read_to_string(self.folder.join("stderr")).unwrap()

@@ -82,7 +82,10 @@ fn a_forwarding_header_that_is_not_read_is_told_of_once_and_without_its_value() 
         for _ in 0..3 {
             get_with(gateway.address, "/address", &[(header, "203.0.113.1")]);
         }
-        let said = gateway.errors();
+        let mut said = gateway.errors();
+        if hints > 0 {
+            said = gateway.await_said("client_ip.trusted_proxies");
+        }
         let found = said.matches("client_ip.trusted_proxies").count();
         assert_eq!(found, hints, "{client_ip} {header}: {said}");
         assert!(!said.contains("203.0.113.1"), "{said}");
