@@ -92,6 +92,10 @@ pub struct Server {
     pub header_timeout: Duration,
     /// How many requests may wait in leaky buckets at once.
     pub max_waiting: usize,
+    /// How many connections clients may have at once.
+    pub max_connections: usize,
+    /// How many of them from one address.
+    pub max_connections_per_ip: Option<usize>,
 }
 
 /// `[listeners.NAME]`.

@@ -25,6 +25,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::Proxy;
+use super::connections::{Connection, Connections, Full};
 use super::gateway::Current;
 
 /// How long a connection may lie idle between two requests.
@@ -44,6 +45,7 @@ const NOT_ALLOWED: &str = "HTTP/1.1 405 Method Not Allowed\r\nContent-Type: appl
 pub struct Edge {
     proxy: Arc<HttpProxy<Proxy>>,
     current: Current,
+    connections: Arc<Connections>,
     header_timeout: Duration,
 }
 
@@ -53,8 +55,35 @@ impl Edge {
     pub fn new(proxy: HttpProxy<Proxy>, current: Current, header_timeout: Duration) -> Self {
         Self {
             proxy: Arc::new(proxy),
+            connections: Arc::new(Connections::new(
+                current.get().metrics.families().connections.clone(),
+            )),
             current,
             header_timeout,
+        }
+    }
+
+    /// Counts a connection; `None`, and it is closed, where there are too many. An address that is trusted to speak
+    /// for others may have as many as there may be.
+    fn count(&self, stream: &Stream) -> Option<Connection> {
+        let gateway = self.current.get();
+        let server = &gateway.config.server;
+        let settings = &gateway.config.client_ip;
+        let digest = stream.get_socket_digest();
+        let peer = super::forward::ip_of(digest.as_ref().and_then(|digest| digest.peer_addr()));
+        let address = peer
+            .filter(|peer| !settings.trust.includes(Some(*peer)))
+            .zip(server.max_connections_per_ip)
+            .map(|(peer, max)| (settings.prefixes.network(peer), max));
+        match self.connections.open(server.max_connections, address) {
+            Ok(connection) => Some(connection),
+            Err(full) => {
+                gateway
+                    .metrics
+                    .families()
+                    .connection_refused(full == Full::Address);
+                None
+            }
         }
     }
 }
@@ -66,6 +95,7 @@ impl ServerApp for Edge {
         stream: Stream,
         shutdown: &ShutdownWatch,
     ) -> Option<Stream> {
+        let _counted = self.count(&stream)?;
         let guarded = Guarded::new(stream, self.current.clone(), self.header_timeout);
         let mut session = ServerSession::new_http1(Box::new(guarded));
         session.set_keepalive(Some(self.header_timeout.as_secs().max(1)));

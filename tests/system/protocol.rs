@@ -270,6 +270,42 @@ fn a_head_that_drips_is_cut_off_and_a_silent_connection_too() {
 }
 
 #[test]
+fn a_flood_of_connections_is_cut_off_counted_and_leaves_those_who_were_there_alone() {
+    for (caps, trusted, reason) in [
+        ("max_connections = 8", "", "total"),
+        ("max_connections_per_ip = 8", "", "address"),
+        // Behind a proxy that is trusted, everybody has its address: only the whole is capped.
+        (
+            "max_connections = 8\nmax_connections_per_ip = 1",
+            "[client_ip]\ntrusted_proxies = [\"127.0.0.0/8\"]",
+            "total",
+        ),
+    ] {
+        let gateway = Gateway::start(&format!(
+            "[server]\n{caps}\n{trusted}\n[routes.all]\nmatch = {{ path = \"/*\" }}\nrespond = {{ status = 204 }}\n"
+        ));
+        gateway.await_metric("tollgate_connections", 0.0);
+        let mut held: Vec<_> = (0..8).map(|_| Connection::open(gateway.address)).collect();
+        for connection in &mut held {
+            assert_eq!(connection.ask("GET", "/", &[]).status, 204);
+        }
+        for _ in 0..50 {
+            let mut refused = Connection::open(gateway.address);
+            assert!(refused.try_ask("GET", "/", &[]).is_err());
+        }
+        for connection in &mut held {
+            assert_eq!(connection.ask("GET", "/", &[]).status, 204);
+        }
+        let series = format!("tollgate_connections_refused_total{{reason=\"{reason}\"}}");
+        // The probe that found the gateway ready may have been one of them.
+        assert!(gateway.metric(&series) >= 50.0);
+        held.clear();
+        gateway.await_metric("tollgate_connections", 0.0);
+        assert_eq!(gateway.get("/").status, 204);
+    }
+}
+
+#[test]
 fn requests_in_one_packet_are_answered_in_order() {
     let origin = Origin::start();
     let gateway = gateway(&origin);

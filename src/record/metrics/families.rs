@@ -29,6 +29,10 @@ pub struct Families {
     registry: Registry,
     /// Requests being served.
     pub in_flight: IntGauge,
+    /// Connections of clients.
+    pub connections: IntGauge,
+    /// Those closed since there were too many: in all, and from one address.
+    connections_refused: [IntCounter; 2],
     /// Our own time in a request.
     pub overhead: Histogram,
     /// How long the shared store took to decide.
@@ -67,6 +71,11 @@ impl Families {
             "Configurations that were read again, by what came of it.",
             &["result"],
         )?;
+        let refused = make.counters(
+            "tollgate_connections_refused_total",
+            "Connections closed at once since there were too many, by which limit.",
+            &["reason"],
+        )?;
         let families = Self {
             requests: make.counters(
                 "tollgate_http_requests_total",
@@ -85,6 +94,9 @@ impl Families {
                 &["route", "policy", "decision", "source"],
             )?,
             in_flight: make.gauge("tollgate_http_in_flight_requests", "Requests being served.")?,
+            connections: make.gauge("tollgate_connections", "Connections of clients.")?,
+            connections_refused: ["total", "address"]
+                .map(|reason| refused.with_label_values(&[reason])),
             overhead: make.histogram(
                 "tollgate_overhead_seconds",
                 "The gateway's own time in a request, without queue and upstream.",
@@ -197,6 +209,12 @@ impl Families {
         let now_s = wall_now_us() / 1_000_000;
         self.reloaded_at
             .set(i64::try_from(now_s).unwrap_or(i64::MAX));
+    }
+
+    /// Counts a connection that was closed since there were too many.
+    pub fn connection_refused(&self, from_one_address: bool) {
+        let [total, address] = &self.connections_refused;
+        if from_one_address { address } else { total }.inc();
     }
 
     /// Counts a failure of a store, by its position among the causes.
