@@ -128,6 +128,8 @@ codes! {
     W212,
     /// A password in the configuration.
     W213,
+    /// Two leaky buckets in the way of one request: only one of them smooths it.
+    W214,
 }
 
 /// Whether it keeps the configuration from loading.

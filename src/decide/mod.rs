@@ -253,6 +253,15 @@ impl Rule {
         }
     }
 
+    /// Of a leaky bucket, the one that counts the same and lets nobody wait.
+    #[must_use]
+    pub fn without_waiting(&self) -> Option<Self> {
+        match self {
+            Self::LeakyBucket(rule) => Some(Self::LeakyBucket(rule.without_waiting())),
+            _ => None,
+        }
+    }
+
     /// The rule by which one of `instances` counts alone: together they allow at most one unit an instance more.
     #[must_use]
     pub fn share(&self, instances: NonZeroU32) -> Self {

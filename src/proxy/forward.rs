@@ -18,6 +18,16 @@ use crate::config::{Action, Upstream};
 use crate::record::metrics::CodeClass;
 use crate::route::path;
 
+/// The fields by which an upstream knows who calls.
+const TOLD_BY_US: [&str; 6] = [
+    "forwarded",
+    "x-forwarded-for",
+    "x-forwarded-host",
+    "x-forwarded-proto",
+    "x-real-ip",
+    "x-request-id",
+];
+
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// The server that this request goes to.
@@ -104,6 +114,7 @@ pub fn request_head(
             }
         }
     }
+    drop_look_alikes(forwarded_head);
     forwarded_head.insert_header(X_REQUEST_ID, ctx.request_id.as_str())?;
     if let Some(host) =
         upstream(gateway, ctx).and_then(|(_, upstream)| upstream.host_header.as_ref())
@@ -117,12 +128,30 @@ pub fn request_head(
     Ok(())
 }
 
+/// Takes away what an application behind CGI or WSGI could not tell from the fields that say who calls: there an
+/// underscore is a hyphen.
+fn drop_look_alikes(head: &mut RequestHeader) {
+    let look_alikes: Vec<_> = head
+        .headers
+        .keys()
+        .filter(|name| name.as_str().contains('_'))
+        .filter(|name| {
+            let read = name.as_str().replace('_', "-");
+            TOLD_BY_US.contains(&read.as_str())
+        })
+        .cloned()
+        .collect();
+    for name in look_alikes {
+        head.remove_header(&name);
+    }
+}
+
 /// Resolves dot segments, so that the upstream serves the path that was limited, and takes the prefix off.
 fn fit_path(head: &mut RequestHeader, prefix: Option<&str>) {
     let sent = head.uri.path();
     let resolved = path::resolved(sent);
     let fitted = prefix
-        .and_then(|prefix| strip(&resolved, prefix))
+        .and_then(|prefix| path::without_prefix(&resolved, prefix))
         .unwrap_or(&resolved);
     // A target that is a whole URI goes to a proxy; an origin is sent its path.
     if fitted == sent && head.raw_path().starts_with(b"/") {
@@ -134,15 +163,6 @@ fn fit_path(head: &mut RequestHeader, prefix: Option<&str>) {
         .map_or_else(String::new, |query| format!("?{query}"));
     if let Ok(uri) = format!("{fitted}{query}").parse() {
         head.set_uri(uri);
-    }
-}
-
-/// What follows the prefix, where that stands as whole segments.
-fn strip<'p>(path: &'p str, prefix: &str) -> Option<&'p str> {
-    match path.strip_prefix(prefix.trim_end_matches('/'))? {
-        "" => Some("/"),
-        rest if rest.starts_with('/') => Some(rest),
-        _ => None,
     }
 }
 

@@ -104,6 +104,12 @@ impl ProxyHttp for Proxy {
             .server
             .max_body
             .is_some_and(|max| ctx.upstream.body_bytes > max);
+        if forward::out_of_time(ctx) {
+            return Error::e_explain(
+                ErrorType::HTTPStatus(StatusCode::REQUEST_TIMEOUT.as_u16()),
+                "the route's time is over",
+            );
+        }
         if too_large {
             return Error::e_explain(
                 ErrorType::HTTPStatus(StatusCode::PAYLOAD_TOO_LARGE.as_u16()),

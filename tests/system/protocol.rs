@@ -146,6 +146,8 @@ upstream = "api"
             200,
         ),
         ("GET v1/login HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+        ("get /z HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+        ("PURGE /z HTTP/1.1\r\nHost: a\r\n\r\n", 200),
         ("GET x:/v1/login HTTP/1.1\r\nHost: a\r\n\r\n", 400),
         ("GET * HTTP/1.1\r\nHost: a\r\n\r\n", 400),
         ("GET /z HTTP/1.0\r\n\r\n", 200),
@@ -168,6 +170,24 @@ upstream = "api"
     for seen in origin.seen() {
         assert_eq!(seen.target, "/z");
     }
+}
+
+#[test]
+fn a_routes_time_bounds_a_body_that_drips() {
+    let origin = Origin::start();
+    let gateway = Gateway::start(&format!(
+        "[upstreams.api]\nservers = [\"{}\"]\n[routes.all]\nmatch = {{ path = \"/*\" }}\nupstream = \"api\"\ntimeout = \"1s\"\n",
+        origin.address
+    ));
+    let mut connection = Connection::open(gateway.address);
+    connection
+        .send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n")
+        .unwrap();
+    let cut = (0..200).any(|_| {
+        connection.send("x").is_err() || connection.is_readable_within(Duration::from_millis(50))
+    });
+    assert!(cut, "a body may take for ever");
+    gateway.await_metric("tollgate_http_in_flight_requests", 0.0);
 }
 
 #[test]
