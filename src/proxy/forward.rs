@@ -1,8 +1,10 @@
 //! Towards the upstream: which server, which header fields, and what its failures mean.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::header::{HOST, HeaderName};
 use http::{HeaderMap, StatusCode};
 use pingora::http::{RequestHeader, ResponseHeader};
@@ -31,8 +33,9 @@ const TOLD_BY_US: [&str; 6] = [
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// The server that this request goes to.
-pub fn peer(gateway: &Gateway, ctx: &mut Context) -> pingora::Result<Box<HttpPeer>> {
-    let (index, upstream) = upstream(gateway, ctx).ok_or_else(no_server)?;
+pub fn peer(ctx: &mut Context) -> pingora::Result<Box<HttpPeer>> {
+    let gateway = Arc::clone(&ctx.gateway);
+    let (index, upstream) = upstream(&gateway, ctx).ok_or_else(no_server)?;
     let server = gateway
         .pools
         .get(index)
@@ -85,7 +88,6 @@ fn no_server() -> Box<Error> {
 
 /// Fits the request's head to its upstream. Runs again for each server that is tried: it sets, and does not add.
 pub fn request_head(
-    gateway: &Gateway,
     original: &RequestHeader,
     forwarded_head: &mut RequestHeader,
     ctx: &Context,
@@ -99,7 +101,7 @@ pub fn request_head(
         .and_then(|host| host.to_str().ok())
         .unwrap_or_default();
     let fields = forwarded::outgoing(
-        &gateway.config.client_ip,
+        &ctx.gateway.config.client_ip,
         ctx.client,
         ctx.peer_ip,
         host,
@@ -117,7 +119,7 @@ pub fn request_head(
     drop_look_alikes(forwarded_head);
     forwarded_head.insert_header(X_REQUEST_ID, ctx.request_id.as_str())?;
     if let Some(host) =
-        upstream(gateway, ctx).and_then(|(_, upstream)| upstream.host_header.as_ref())
+        upstream(&ctx.gateway, ctx).and_then(|(_, upstream)| upstream.host_header.as_ref())
     {
         forwarded_head.insert_header(HOST, host)?;
     }
@@ -166,9 +168,26 @@ fn fit_path(head: &mut RequestHeader, prefix: Option<&str>) {
     }
 }
 
+/// Counts a piece of the request's body, and ends it where it is too large or too slow.
+pub fn request_body(ctx: &mut Context, body: Option<&Bytes>) -> pingora::Result<()> {
+    let length = u64::try_from(body.map_or(0, Bytes::len)).unwrap_or(u64::MAX);
+    ctx.upstream.body_bytes = ctx.upstream.body_bytes.saturating_add(length);
+    let max_body = ctx.gateway.config.server.max_body;
+    let (status, why) = if max_body.is_some_and(|max| ctx.upstream.body_bytes > max) {
+        (
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "request body over server.limits.max_body",
+        )
+    } else if out_of_time(ctx) {
+        (StatusCode::REQUEST_TIMEOUT, "the route's time is over")
+    } else {
+        return Ok(());
+    };
+    Error::e_explain(ErrorType::HTTPStatus(status.as_u16()), why)
+}
+
 /// Adds our fields to the upstream's answer, and remembers what it was.
 pub fn response_head(
-    gateway: &Gateway,
     head: &mut ResponseHeader,
     client_version: http::Version,
     ctx: &mut Context,
@@ -192,7 +211,7 @@ pub fn response_head(
         }
     }
     let before = fields.clone();
-    let malformed = gateway.annotate(ctx, head.status, &mut fields);
+    let malformed = ctx.gateway.annotate(ctx, head.status, &mut fields);
     if fields != before {
         for name in &answer::FIELDS {
             head.remove_header(name);
@@ -205,7 +224,7 @@ pub fn response_head(
         head.insert_header(X_REQUEST_ID, ctx.request_id.as_str())?;
     }
     if let Some(series) =
-        upstream(gateway, ctx).and_then(|(index, _)| gateway.metrics.upstream(index))
+        upstream(&ctx.gateway, ctx).and_then(|(index, _)| ctx.gateway.metrics.upstream(index))
     {
         if malformed {
             series.header_malformed.inc();
@@ -221,8 +240,8 @@ pub fn response_head(
 }
 
 /// Whether another server is tried: nothing was sent yet, so that nothing happens twice.
-pub fn may_retry(gateway: &Gateway, ctx: &mut Context) -> bool {
-    let retries = upstream(gateway, ctx).map_or(0, |(_, upstream)| upstream.retries);
+pub fn may_retry(ctx: &mut Context) -> bool {
+    let retries = upstream(&ctx.gateway, ctx).map_or(0, |(_, upstream)| upstream.retries);
     let again = ctx.upstream.retries < retries && !out_of_time(ctx);
     ctx.upstream.retries += usize::from(again);
     again

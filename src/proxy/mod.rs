@@ -93,30 +93,7 @@ impl ProxyHttp for Proxy {
         _end_of_stream: bool,
         ctx: &mut Context,
     ) -> pingora::Result<()> {
-        let length = body.as_ref().map_or(0, Bytes::len);
-        ctx.upstream.body_bytes = ctx
-            .upstream
-            .body_bytes
-            .saturating_add(u64::try_from(length).unwrap_or(u64::MAX));
-        let too_large = ctx
-            .gateway
-            .config
-            .server
-            .max_body
-            .is_some_and(|max| ctx.upstream.body_bytes > max);
-        if forward::out_of_time(ctx) {
-            return Error::e_explain(
-                ErrorType::HTTPStatus(StatusCode::REQUEST_TIMEOUT.as_u16()),
-                "the route's time is over",
-            );
-        }
-        if too_large {
-            return Error::e_explain(
-                ErrorType::HTTPStatus(StatusCode::PAYLOAD_TOO_LARGE.as_u16()),
-                "request body over server.limits.max_body",
-            );
-        }
-        Ok(())
+        forward::request_body(ctx, body.as_ref())
     }
 
     async fn upstream_peer(
@@ -124,7 +101,7 @@ impl ProxyHttp for Proxy {
         _session: &mut Session,
         ctx: &mut Context,
     ) -> pingora::Result<Box<HttpPeer>> {
-        forward::peer(&Arc::clone(&ctx.gateway), ctx)
+        forward::peer(ctx)
     }
 
     async fn upstream_request_filter(
@@ -133,7 +110,7 @@ impl ProxyHttp for Proxy {
         head: &mut RequestHeader,
         ctx: &mut Context,
     ) -> pingora::Result<()> {
-        forward::request_head(&ctx.gateway, session.req_header(), head, ctx)
+        forward::request_head(session.req_header(), head, ctx)
     }
 
     fn fail_to_connect(
@@ -143,7 +120,7 @@ impl ProxyHttp for Proxy {
         ctx: &mut Context,
         mut error: Box<Error>,
     ) -> Box<Error> {
-        error.set_retry(forward::may_retry(&Arc::clone(&ctx.gateway), ctx));
+        error.set_retry(forward::may_retry(ctx));
         error
     }
 
@@ -159,7 +136,7 @@ impl ProxyHttp for Proxy {
         {
             session.set_keepalive(None);
         }
-        forward::response_head(&Arc::clone(&ctx.gateway), head, client_version, ctx)
+        forward::response_head(head, client_version, ctx)
     }
 
     fn response_body_filter(
