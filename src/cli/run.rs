@@ -25,6 +25,12 @@ pub(super) struct Args {
     /// Read the configuration again when its files change; without, at SIGHUP only.
     #[arg(long)]
     watch: bool,
+    /// A socket over which a newer process takes the listeners over: SIGQUIT then hands them on.
+    #[arg(long)]
+    upgrade_sock: Option<PathBuf>,
+    /// Take the listeners over from the process that is told to hand them on.
+    #[arg(long, requires = "upgrade_sock")]
+    upgrade: bool,
 }
 
 pub(super) fn run(args: &Args) -> ExitCode {
@@ -54,6 +60,8 @@ pub(super) fn run(args: &Args) -> ExitCode {
         path: args.config.clone(),
         effective,
         watch: args.watch,
+        upgrade_sock: args.upgrade_sock.clone(),
+        takes_over: args.upgrade,
     };
     match serve::run(config, source, move || drop(writer)) {
         Ok(()) => ExitCode::SUCCESS,

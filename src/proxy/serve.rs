@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use pingora::listeners::ListenerConfig;
 use pingora::protocols::l4::stream::L4BufferSettings;
 use pingora::proxy::http_proxy;
-use pingora::server::configuration::ServerConf;
+use pingora::server::configuration::{Opt, ServerConf};
 use pingora::server::{RunArgs, Server, ShutdownWatch};
 use pingora::services::background::{BackgroundService, background_service};
 use pingora::services::listening::Service;
@@ -64,7 +64,7 @@ pub enum StartError {
     Metrics(#[from] prometheus::Error),
 }
 
-/// Where the configuration comes from.
+/// Where the configuration and the listeners come from.
 #[derive(Debug)]
 pub struct Source {
     /// Its main file.
@@ -73,6 +73,10 @@ pub struct Source {
     pub effective: Effective,
     /// Whether it is read again when it changes.
     pub watch: bool,
+    /// Where a newer process takes the listeners over.
+    pub upgrade_sock: Option<PathBuf>,
+    /// Whether this is such a process: it gets its listeners from the one before.
+    pub takes_over: bool,
 }
 
 /// Runs the gateway until it is told to stop; then the process ends, and `last` is what it does last.
@@ -85,7 +89,9 @@ pub fn run(
     source: Source,
     last: impl FnOnce() + Send + 'static,
 ) -> Result<(), StartError> {
-    probe(&config)?;
+    if !source.takes_over {
+        probe(&config)?;
+    }
     let (gateway, connector) = Gateway::first(config)?;
     let config = Arc::clone(&gateway.config);
     let (families, limiter) = (
@@ -100,7 +106,16 @@ pub fn run(
         source.effective,
     ));
 
+    let opt = Opt {
+        upgrade: source.takes_over,
+        ..Opt::default()
+    };
     let conf = ServerConf {
+        upgrade_sock: source
+            .upgrade_sock
+            .as_ref()
+            .map(|path| path.display().to_string())
+            .unwrap_or_default(),
         threads: config.server.threads.get(),
         grace_period_seconds: Some(config.server.grace_period.as_secs()),
         graceful_shutdown_timeout_seconds: Some(1),
@@ -109,7 +124,7 @@ pub fn run(
         max_retries: TRIES_MAX,
         ..ServerConf::default()
     };
-    let mut server = Server::new_with_opt_and_conf(None, conf);
+    let mut server = Server::new_with_opt_and_conf(opt, conf);
     server.bootstrap();
 
     let proxy = http_proxy(&server.configuration, Proxy(current.clone()));
@@ -156,6 +171,7 @@ pub fn run(
         shutdown_signal: Box::new(Signals {
             ready,
             reloader,
+            upgrade_sock: source.upgrade_sock,
             end,
         }),
     });

@@ -1,6 +1,7 @@
 //! The way out: signals, the drain, and what is still written when the process ends.
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
@@ -45,11 +46,13 @@ pub(super) async fn drain(gateway: &Gateway, end: &End) -> ! {
     end.exit(0);
 }
 
-/// SIGTERM, SIGQUIT and SIGINT let requests finish; a second SIGINT does not wait for them. SIGHUP reads
+/// SIGTERM, SIGQUIT and SIGINT let requests finish; a second SIGINT does not wait for them. Where a newer process
+/// waits for the listeners, SIGQUIT hands them on first. SIGHUP reads
 /// the configuration again.
 pub(super) struct Signals {
     pub(super) ready: Arc<AtomicBool>,
     pub(super) reloader: Arc<Reloader>,
+    pub(super) upgrade_sock: Option<PathBuf>,
     pub(super) end: Arc<End>,
 }
 
@@ -72,7 +75,17 @@ impl ShutdownSignalWatch for Signals {
         loop {
             tokio::select! {
                 _ = terminate.recv() => break,
-                _ = quit.recv() => break,
+                _ = quit.recv() => match &self.upgrade_sock {
+                    None => break,
+                    Some(path) if path.exists() => {
+                        info!("handing the listeners on, then requests may finish");
+                        return ShutdownSignal::GracefulUpgrade;
+                    }
+                    Some(path) => warn!(
+                        path = %path.display(),
+                        "SIGQUIT: no newer process waits there; start it with --upgrade first"
+                    ),
+                },
                 _ = interrupt.recv() => break,
                 _ = hangup.recv() => {
                     let reloader = Arc::clone(&self.reloader);

@@ -54,6 +54,18 @@ impl Gateway {
         panic!("no free ports");
     }
 
+    /// Starts another with this one's configuration and addresses, and these arguments.
+    pub(crate) fn successor(&self, arguments: &[&str]) -> Self {
+        let folder = scratch();
+        fs::copy(self.file(), folder.join("tollgate.toml")).unwrap();
+        Self {
+            child: spawn(&folder, arguments),
+            folder,
+            address: self.address,
+            metrics: self.metrics,
+        }
+    }
+
     fn becomes_ready(&mut self) -> bool {
         let deadline = monotonic_now() + PATIENCE;
         while monotonic_now() < deadline {

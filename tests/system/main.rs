@@ -23,4 +23,5 @@ mod script;
 mod simulate;
 mod store_failure;
 mod twins;
+mod upgrade;
 mod wire;
