@@ -107,6 +107,13 @@ impl KeySecret {
         )))
     }
 
+    /// A mark that only who has the secret can make of these bytes.
+    #[must_use]
+    pub fn mark(&self, bytes: &[u8]) -> [u8; 32] {
+        let key = blake3::derive_key("tollgate 2026-11 mark of a usage snapshot", &self.0);
+        *blake3::keyed_hash(&key, bytes).as_bytes()
+    }
+
     /// A secret of this process, from the system's randomness. What it hashes means nothing to another process.
     #[must_use]
     pub fn generate() -> Self {

@@ -102,6 +102,7 @@ impl Config {
             ),
             (store.prefix != had.prefix, "store.prefix"),
             (store.max_keys != had.max_keys, "store.local.max_keys"),
+            (store.snapshot != had.snapshot, "store.local.snapshot"),
             (secret_changes, "store.key_secret_file"),
             (self.logs.json != running.logs.json, "logs.format"),
             (self.logs.level != running.logs.level, "logs.level"),

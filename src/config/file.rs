@@ -144,6 +144,8 @@ table! {
     StoreLocal {
         /// The most callers it remembers, all policies together.
         max_keys: Whole<1, 1_000_000_000> = "1000000";
+        /// File that usage is written to at a graceful stop, and read from at the start.
+        snapshot: FilePath;
     }
 }
 

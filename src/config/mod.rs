@@ -29,6 +29,7 @@ mod words;
 
 use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroUsize};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -124,6 +125,8 @@ pub struct Store {
     pub key_secret_is_given: bool,
     /// The most entries that the local store holds.
     pub max_keys: NonZeroUsize,
+    /// The file that carries its usage over a restart.
+    pub snapshot: Option<PathBuf>,
 }
 
 /// Where shared policies are counted.

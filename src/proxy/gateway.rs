@@ -1,16 +1,19 @@
 //! One configuration in force, and all that serves requests by it.
 
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use arc_swap::ArcSwap;
 use http::{HeaderMap, StatusCode};
+use tracing::{info, warn};
 
 use super::context::Context;
 use super::pool::Pool;
 use super::wait::Room;
 use crate::answer;
-use crate::check::{Demand, Policy};
+use crate::check::{Demand, KeySecret, Policy};
 use crate::clock::{Clock, wall_now_us};
 use crate::config::{Config, StoreKind, Target};
 use crate::decide::Rule;
@@ -18,7 +21,7 @@ use crate::record::access_log::AccessLog;
 use crate::record::metrics::{Labels, Metrics, RouteLabels};
 use crate::store::Cause;
 use crate::store::limiter::Limiter;
-use crate::store::local::LocalStore;
+use crate::store::local::{LocalStore, SnapshotError};
 use crate::store::valkey::ValkeyStore;
 use crate::store::valkey::connection::Connector;
 
@@ -86,6 +89,9 @@ impl Gateway {
         let causes = Cause::ALL.map(Cause::as_str);
         let metrics = Metrics::new(&labels(&config), &causes)?;
         let local = LocalStore::new(config.store.max_keys, Clock::steady());
+        if let Some(path) = &config.store.snapshot {
+            restore(&local, path, &config.store.key_secret);
+        }
         let gateway = Self {
             limiter: Arc::new(Limiter::new(local, shared)),
             metrics,
@@ -116,6 +122,23 @@ impl Gateway {
         }
     }
 
+    /// Writes down what was used in process, where the configuration says so.
+    pub fn save_usage(&self) {
+        let Some(path) = &self.config.store.snapshot else {
+            return;
+        };
+        match self
+            .limiter
+            .local()
+            .save(path, &self.config.store.key_secret)
+        {
+            Ok(states) => info!(path = %path.display(), states, "usage written down"),
+            Err(error) => {
+                warn!(path = %path.display(), %error, "usage not written down: a restart forgives everybody");
+            }
+        }
+    }
+
     /// Adds our fields to an answer. Returns whether the upstream's were malformed.
     pub fn annotate(&self, ctx: &Context, status: StatusCode, headers: &mut HeaderMap) -> bool {
         let now_epoch_s = wall_now_us() / 1_000_000;
@@ -126,6 +149,17 @@ impl Gateway {
             now_epoch_s,
             headers,
         )
+    }
+}
+
+/// Takes over what an earlier process wrote down; a file that is not there yet is none.
+fn restore(local: &LocalStore, path: &Path, secret: &KeySecret) {
+    match local.restore(path, secret) {
+        Ok(states) => info!(path = %path.display(), states, "usage taken over"),
+        Err(SnapshotError::Io(error)) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => {
+            warn!(path = %path.display(), %error, "usage not taken over: everybody starts afresh");
+        }
     }
 }
 

@@ -42,6 +42,7 @@ pub(super) async fn drain(gateway: &Gateway, end: &End) -> ! {
     if left > 0 {
         warn!(in_flight = left, "grace period over, requests cut off");
     }
+    gateway.save_usage();
     info!("stopped");
     end.exit(0);
 }
