@@ -9,7 +9,7 @@ use http::{HeaderValue, Method, Response, StatusCode};
 use pingora::apps::http_app::ServeHttp;
 use pingora::protocols::http::ServerSession;
 
-use crate::record::metrics::Metrics;
+use crate::record::metrics::Families;
 use crate::store::limiter::Limiter;
 use crate::store::valkey::ValkeyStore;
 
@@ -18,7 +18,7 @@ const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Answers `/livez`, `/readyz`, `/healthz` and the path of the metrics.
 pub struct Probes {
-    metrics: Arc<Metrics>,
+    metrics: Arc<Families>,
     limiter: Arc<Limiter>,
     ready: Arc<AtomicBool>,
     metrics_path: Box<str>,
@@ -28,7 +28,7 @@ impl Probes {
     /// `ready` turns false once the gateway is told to stop.
     #[must_use]
     pub const fn new(
-        metrics: Arc<Metrics>,
+        metrics: Arc<Families>,
         limiter: Arc<Limiter>,
         ready: Arc<AtomicBool>,
         metrics_path: Box<str>,

@@ -9,7 +9,7 @@ use sfv::{Integer, KeyRef, ListSerializer, StringRef, key_ref};
 use super::words::seconds_up;
 use super::{Legacy, Settings};
 use crate::check::{Ruling, Source, Unit};
-use crate::decide::Rule;
+use crate::decide::{LeakyBucket, Rule};
 
 pub(super) const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 pub(super) const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -85,6 +85,7 @@ impl<'a> Item<'a> {
         let more = more_after_s(ruling);
         let remaining = match ruling.check.rule {
             Rule::FixedWindow(_) => paced(ruling, more),
+            Rule::LeakyBucket(rule) => patient(ruling, rule),
             _ => ruling.decision.remaining,
         };
         let after_s = match (more, retry_after_s) {
@@ -126,6 +127,21 @@ impl<'a> Item<'a> {
         hasher.finalize_xof().fill(&mut key);
         key
     }
+}
+
+/// How many more single units a leaky bucket lets through now: of those that have room, the ones whose turn comes
+/// within its longest wait.
+fn patient(ruling: &Ruling<'_>, rule: &LeakyBucket) -> u64 {
+    let (remaining, limit) = (ruling.decision.remaining, rule.limit());
+    let Some(max_wait_us) = rule.max_wait_us() else {
+        return remaining;
+    };
+    let Some(spare_us) = max_wait_us.checked_sub(ruling.decision.reset_after_us) else {
+        return 0;
+    };
+    let drained = u128::from(spare_us) * u128::from(limit.count.get());
+    let turns = drained / u128::from(limit.window_us.get()) + 1;
+    remaining.min(u64::try_from(turns).unwrap_or(u64::MAX))
 }
 
 pub(super) fn nominal<'a>(ruling: &Ruling<'a>) -> &'a Rule {

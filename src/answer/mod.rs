@@ -100,8 +100,6 @@ pub struct Answer {
 pub enum Refusal<'a> {
     /// Policies deny.
     Quota,
-    /// A request would have to wait, and there is no room to: by this policy's queue.
-    QueueFull(&'a crate::check::Policy),
     /// This policy's key is missing.
     MissingKey(&'a crate::check::Policy),
     /// The store gave no decision, and the policy then denies.

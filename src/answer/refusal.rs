@@ -32,10 +32,6 @@ pub(super) fn answer(
             rulings,
             asked,
         ),
-        Refusal::QueueFull(policy) => {
-            let denial = Denial::by_queue(policy, rulings);
-            self::denial(settings, rejects, &denial, rulings, asked)
-        }
         other => plain(settings, rejects, other, rulings, asked),
     }
 }
@@ -68,21 +64,6 @@ impl<'a> Denial<'a> {
             }
         }
         denial
-    }
-
-    /// The queue is that of an allowed request, and its turn the only hint at when there is room.
-    fn by_queue(policy: &'a Policy, rulings: &[Ruling<'a>]) -> Self {
-        let its_own = |ruling: &&Ruling<'_>| ruling.check.policy.name == policy.name;
-        let turn_us = rulings
-            .iter()
-            .filter(its_own)
-            .map(|ruling| ruling.decision.delay_us)
-            .max();
-        Self {
-            foremost: Some((policy, &policy.rule)),
-            violated: vec![&policy.name],
-            wait_us: Some(turn_us.unwrap_or(0)),
-        }
     }
 }
 
@@ -167,7 +148,7 @@ fn plain(
     asked: Asked<'_>,
 ) -> Answer {
     let (status, detail): (StatusCode, Cow<'_, str>) = match refusal {
-        Refusal::Quota | Refusal::QueueFull(_) => (StatusCode::TOO_MANY_REQUESTS, "".into()),
+        Refusal::Quota => (StatusCode::TOO_MANY_REQUESTS, "".into()),
         // Which part is missing is not said: it may be what tells accounts apart.
         Refusal::MissingKey(policy) => (
             StatusCode::FORBIDDEN,

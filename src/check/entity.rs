@@ -41,7 +41,7 @@ pub enum KeySource {
 }
 
 /// Secret that keys the hash of entities. Instances that share a store share it.
-#[derive(Clone)]
+#[derive(Clone, Eq, PartialEq)]
 pub struct KeySecret([u8; 32]);
 
 /// Whom a check counts: 128 bits, opaque.
@@ -105,6 +105,13 @@ impl KeySecret {
             "tollgate 2026-01 key of entity hashes",
             bytes,
         )))
+    }
+
+    /// A mark that only who has the secret can make of these bytes.
+    #[must_use]
+    pub fn mark(&self, bytes: &[u8]) -> [u8; 32] {
+        let key = blake3::derive_key("tollgate 2026-11 mark of a usage snapshot", &self.0);
+        *blake3::keyed_hash(&key, bytes).as_bytes()
     }
 
     /// A secret of this process, from the system's randomness. What it hashes means nothing to another process.

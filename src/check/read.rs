@@ -67,10 +67,14 @@ fn only<'a>(values: impl IntoIterator<Item = Cow<'a, [u8]>>) -> Part<'a> {
     }
 }
 
-/// A path parameter without what many applications leave out of it: `;…`, and slashes and backslashes at its end.
+/// A path parameter as the most careless application reads it: without `;…`, and up to an escaped slash or backslash,
+/// behind which another parameter may begin.
 fn segment(value: &str) -> &str {
-    let plain = value.split(';').next().unwrap_or_default();
-    plain.trim_end_matches(['/', '\\'])
+    value
+        .split(['/', '\\'])
+        .map(|piece| piece.split(';').next().unwrap_or_default())
+        .find(|piece| !piece.is_empty())
+        .unwrap_or_default()
 }
 
 /// The configured prefixes, but for one of this length. One that no IPv4 address has leaves those as they are.
@@ -223,6 +227,10 @@ mod tests {
             ("bob;a=1;b", "bob"),
             ("bob//", "bob"),
             ("bob\\", "bob"),
+            ("/bob", "bob"),
+            ("\\/bob", "bob"),
+            ("bob/x1", "bob"),
+            ("bob\\x2", "bob"),
             ("Bob", "Bob"),
             (";1", ""),
         ] {

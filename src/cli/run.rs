@@ -22,11 +22,21 @@ pub(super) struct Args {
     /// The configuration.
     #[arg(long, short, default_value = "/etc/tollgate/tollgate.toml")]
     config: PathBuf,
+    /// Read the configuration again when its files change; without, at SIGHUP only.
+    #[arg(long)]
+    watch: bool,
+    /// A socket over which a newer process takes the listeners over: SIGQUIT then hands them on.
+    #[arg(long)]
+    upgrade_sock: Option<PathBuf>,
+    /// Take the listeners over from the process that is told to hand them on.
+    #[arg(long, requires = "upgrade_sock")]
+    upgrade: bool,
 }
 
 pub(super) fn run(args: &Args) -> ExitCode {
     let loaded = config::load(&args.config, &config::LoadOptions::from_process());
     let meaning = config::summary(&loaded);
+    let effective = config::Effective::of(&loaded).unwrap_or_default();
     let Some(config) = loaded.config else {
         for diagnostic in &loaded.diagnostics {
             eprintln!("{diagnostic}");
@@ -46,7 +56,14 @@ pub(super) fn run(args: &Args) -> ExitCode {
         info!("{line}");
     }
     let json = config.logs.json;
-    match serve::run(config, move || drop(writer)) {
+    let source = serve::Source {
+        path: args.config.clone(),
+        effective,
+        watch: args.watch,
+        upgrade_sock: args.upgrade_sock.clone(),
+        takes_over: args.upgrade,
+    };
+    match serve::run(config, source, move || drop(writer)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // The log has ended with what was to end it.

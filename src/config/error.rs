@@ -128,6 +128,8 @@ codes! {
     W212,
     /// A password in the configuration.
     W213,
+    /// Two leaky buckets in the way of one request: only one of them smooths it.
+    W214,
 }
 
 /// Whether it keeps the configuration from loading.
@@ -310,6 +312,31 @@ impl Diagnostic {
     #[must_use]
     pub fn severity(&self) -> Severity {
         self.code.severity()
+    }
+
+    /// All of it on one line, for a log.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        let mut text = format!("{}[{}]", self.severity().as_str(), self.code.as_str());
+        if let Some(location) = &self.location {
+            text.push(' ');
+            text.push_str(&location.file);
+            for number in [location.line, location.column].into_iter().flatten() {
+                text.push_str(&format!(":{number}"));
+            }
+        }
+        text.push_str(": ");
+        text.push_str(&self.message);
+        for more in [Some(&self.label), self.help.as_ref()]
+            .into_iter()
+            .flatten()
+        {
+            if !more.is_empty() {
+                text.push_str("; ");
+                text.push_str(more);
+            }
+        }
+        text
     }
 
     /// `{code, severity, file, line, column, message, help}`; what is not known is null.

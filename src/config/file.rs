@@ -68,6 +68,10 @@ table! {
         limits: ServerLimits = "{}";
         /// How many requests may wait their turn in leaky buckets at once; more are denied.
         max_waiting: Whole<0, 1_000_000> = "10000";
+        /// Connections of clients at once; more are closed.
+        max_connections: Whole<1, 10_000_000> = "10000";
+        /// The same from one address, or one IPv6 network; trusted proxies are not counted.
+        max_connections_per_ip: Whole<1, 10_000_000>;
     }
 }
 
@@ -157,6 +161,8 @@ table! {
     StoreLocal {
         /// The most callers it remembers, all policies together.
         max_keys: Whole<1, 1_000_000_000> = "1000000";
+        /// File that usage is written to at a graceful stop, and read from at the start.
+        snapshot: FilePath;
     }
 }
 

@@ -8,6 +8,7 @@ mod collections;
 mod decode;
 mod document;
 mod dump;
+mod effective;
 pub mod error;
 mod file;
 mod include;
@@ -28,11 +29,13 @@ mod words;
 
 use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroUsize};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use build::store_settings;
 pub use dump::dump;
+pub use effective::{Effective, fingerprint};
 pub use error::Diagnostic;
 pub use load::{LoadOptions, Loaded, load, load_text};
 pub use summary::{schema, summary};
@@ -90,10 +93,14 @@ pub struct Server {
     pub header_timeout: Duration,
     /// How many requests may wait in leaky buckets at once.
     pub max_waiting: usize,
+    /// How many connections clients may have at once.
+    pub max_connections: usize,
+    /// How many of them from one address.
+    pub max_connections_per_ip: Option<usize>,
 }
 
 /// `[listeners.NAME]`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Listener {
     /// Its name.
     pub name: Arc<str>,
@@ -114,12 +121,16 @@ pub struct Store {
     pub prefix: Arc<str>,
     /// Keys the hash of entities.
     pub key_secret: KeySecret,
+    /// Whether the secret is the operator's, or made up at the start.
+    pub key_secret_is_given: bool,
     /// The most entries that the local store holds.
     pub max_keys: NonZeroUsize,
+    /// The file that carries its usage over a restart.
+    pub snapshot: Option<PathBuf>,
 }
 
 /// Where shared policies are counted.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub enum StoreKind {
     /// In this process.
     Local,
@@ -195,7 +206,7 @@ pub enum Action {
 }
 
 /// `[metrics]`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Metrics {
     /// Where it listens.
     pub address: SocketAddr,

@@ -8,11 +8,13 @@
 
 use std::num::NonZeroU64;
 
+use serde::{Deserialize, Serialize};
+
 use super::exact::{Tick, lowest_terms, ticks_of};
 use super::{Charge, Cost, EXACT_MAX, Limit, Timestamp, TooLarge, UNITS_MAX};
 
 /// What a store keeps for each entity of a bucket.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct State {
     /// Credit owed at `stamp`.
     pub debt: u64,

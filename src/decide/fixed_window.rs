@@ -6,6 +6,8 @@
 
 use std::num::NonZeroU64;
 
+use serde::{Deserialize, Serialize};
+
 use super::bucket::share_of;
 use super::{Charge, Cost, Decision, Limit, Timestamp, TooLarge, UNITS_MAX, USED_MAX, Verdict};
 
@@ -26,7 +28,7 @@ pub struct FixedWindow {
 }
 
 /// What a store keeps for each entity.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct State {
     /// When the window began.
     pub start: Timestamp,

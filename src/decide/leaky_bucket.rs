@@ -49,6 +49,14 @@ impl LeakyBucket {
         self.max_wait_us
     }
 
+    /// The bucket that counts the same and lets nobody wait.
+    pub(super) const fn without_waiting(&self) -> Self {
+        Self {
+            max_wait_us: Some(0),
+            ..*self
+        }
+    }
+
     /// Decides one request at `now`, charging `cost` or nothing.
     ///
     /// Returns what to keep from now on, `None` if that is what was kept, and the answer.

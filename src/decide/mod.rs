@@ -21,6 +21,7 @@ pub use sliding_counter::SlidingCounter;
 pub use sliding_log::SlidingLog;
 pub use token_bucket::TokenBucket;
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// The largest whole number that a double holds together with all below it: 2^53 - 1.
@@ -33,7 +34,9 @@ pub const UNITS_MAX: u64 = 1_000_000_000_000;
 const USED_MAX: u64 = (1 << 48) - 1;
 
 /// A moment of the store's clock: microseconds since the epoch.
-#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+#[derive(
+    Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize,
+)]
 pub struct Timestamp(u64);
 
 impl Timestamp {
@@ -253,6 +256,15 @@ impl Rule {
         }
     }
 
+    /// Of a leaky bucket, the one that counts the same and lets nobody wait.
+    #[must_use]
+    pub fn without_waiting(&self) -> Option<Self> {
+        match self {
+            Self::LeakyBucket(rule) => Some(Self::LeakyBucket(rule.without_waiting())),
+            _ => None,
+        }
+    }
+
     /// The rule by which one of `instances` counts alone: together they allow at most one unit an instance more.
     #[must_use]
     pub fn share(&self, instances: NonZeroU32) -> Self {
@@ -275,7 +287,7 @@ impl Rule {
 }
 
 /// What a store keeps of one policy for one entity. None of it is the same as never seen.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub enum State {
     /// Of a fixed window.
     FixedWindow(fixed_window::State),

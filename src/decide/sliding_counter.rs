@@ -8,6 +8,8 @@
 
 use std::num::NonZeroU64;
 
+use serde::{Deserialize, Serialize};
+
 use super::bucket::share_of;
 use super::exact::{Tick, ticks_of};
 use super::{
@@ -24,7 +26,7 @@ pub struct SlidingCounter {
 }
 
 /// What a store keeps for each entity.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct State {
     /// Which window since the epoch `current` counts.
     pub id: u64,

@@ -8,6 +8,8 @@
 use std::collections::VecDeque;
 use std::num::NonZeroU64;
 
+use serde::{Deserialize, Serialize};
+
 use super::bucket::share_of;
 use super::{Charge, Cost, Decision, Limit, Timestamp, TooLarge, UNITS_MAX, USED_MAX, Verdict};
 
@@ -18,7 +20,7 @@ pub struct SlidingLog {
 }
 
 /// What a store keeps for each entity. Stamps never fall from one record to the next.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct State {
     /// Units charged before the first record, since ever and modulo [`USED_MAX`] + 1.
     before: u64,
@@ -26,7 +28,7 @@ pub struct State {
 }
 
 /// An allowed request, or all of the same microsecond.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 struct Record {
     stamp: Timestamp,
     /// Units charged up to and with this one, since ever and modulo [`USED_MAX`] + 1.

@@ -9,8 +9,9 @@ use http::{StatusCode, request};
 use tracing::warn;
 
 use super::context::{Context, Denied, Ruled};
+use super::gateway::Gateway;
 use super::wait::Place;
-use super::{Gateway, head, tally};
+use super::{head, tally};
 use crate::answer::{self, Answer, Asked, Refusal};
 use crate::check::demand::demand;
 use crate::check::entity::Caller;
@@ -64,10 +65,10 @@ async fn decide<'g>(
         route: &matched.route.name,
         params: &matched.params,
     };
-    let demanded = demand(&matched.route.demands, &caller, &config.store.key_secret);
+    let mut demanded = demand(&matched.route.demands, &caller, &config.store.key_secret);
     tally::missing_keys(gateway, ctx, &demanded);
     refuse_without_key(&demanded)?;
-    ctx.place = place(gateway, &demanded)?;
+    ctx.place = place(gateway, &mut demanded);
     let outcome = gateway.limiter.decide(&demanded.checks).await;
     tally::decisions(gateway, ctx, &demanded, &outcome);
     ctx.rulings = outcome
@@ -126,21 +127,26 @@ fn refuse_without_key<'g>(demanded: &Demanded<'g>) -> Result<(), Refusal<'g>> {
     }
 }
 
-/// A place to wait in, for a request that may have to. Taken before anything is charged: one that may not wait costs
-/// its client nothing.
-fn place<'g>(gateway: &Gateway, demanded: &Demanded<'g>) -> Result<Option<Place>, Refusal<'g>> {
-    match demanded.checks.iter().find(|check| queues(check)) {
-        Some(check) => match gateway.room.take() {
-            None => Err(Refusal::QueueFull(check.policy)),
-            place => Ok(place),
-        },
-        None => Ok(None),
+/// A place to wait in, for a request that may have to. Without one it may pass if it need not wait: its leaky buckets
+/// then decide as if nobody might.
+fn place<'g>(gateway: &'g Gateway, demanded: &mut Demanded<'g>) -> Option<Place> {
+    if !demanded.checks.iter().any(queues) {
+        return None;
     }
+    let place = gateway.room.take();
+    if place.is_none() {
+        for check in demanded.checks.iter_mut().filter(|check| queues(check)) {
+            if let Some(Some(rule)) = gateway.unqueued.get(check.policy.index) {
+                check.rule = rule;
+            }
+        }
+    }
+    place
 }
 
-/// Whether what this check allows may have to wait.
+/// Whether what this check allows may have to wait. One that takes nothing has no turn to wait for.
 fn queues(check: &Check<'_>) -> bool {
-    !check.shadow && matches!(check.rule, Rule::LeakyBucket(_))
+    !check.shadow && check.cost.units() > 0 && matches!(check.rule, Rule::LeakyBucket(_))
 }
 
 const fn malformed(why: &'static str) -> Refusal<'static> {
@@ -217,7 +223,7 @@ fn refuse(
     );
     let denies = matches!(
         refusal,
-        Refusal::Quota | Refusal::QueueFull(_) | Refusal::MissingKey(_) | Refusal::StoreUnavailable
+        Refusal::Quota | Refusal::MissingKey(_) | Refusal::StoreUnavailable
     );
     ctx.denied = denies.then(|| Denied {
         retry_after_s: answer

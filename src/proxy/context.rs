@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use prometheus::IntGauge;
 
+use super::gateway::Gateway;
 use super::wait::Place;
 use crate::check::{Check, EntityKey, Policy, Ruling, Source};
 use crate::client::Client;
@@ -17,6 +18,8 @@ use crate::decide::{Cost, Decision};
 /// What is known of a request while it is served.
 #[derive(Debug)]
 pub struct Context {
+    /// What serves it.
+    pub gateway: Arc<Gateway>,
     /// When its head was read.
     pub started: Instant,
     /// The same by the wall clock, in microseconds since the epoch.
@@ -122,7 +125,7 @@ impl Ruled {
 impl Context {
     /// A request that begins now.
     #[must_use]
-    pub fn new(in_flight: &IntGauge) -> Self {
+    pub fn new(gateway: Arc<Gateway>) -> Self {
         Self {
             started: clock::monotonic_now(),
             started_at_us: clock::wall_now_us(),
@@ -142,7 +145,8 @@ impl Context {
             upstream: Forwarding::default(),
             unsent_status: 499,
             error: None,
-            _in_flight: Gauged::new(in_flight),
+            _in_flight: Gauged::new(&gateway.metrics.families().in_flight),
+            gateway,
         }
     }
 

@@ -1,16 +1,18 @@
 //! Towards the upstream: which server, which header fields, and what its failures mean.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::header::{HOST, HeaderName};
 use http::{HeaderMap, StatusCode};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::prelude::HttpPeer;
 use pingora::{Error, ErrorSource, ErrorType};
 
-use super::Gateway;
 use super::context::Context;
+use super::gateway::Gateway;
 use crate::answer;
 use crate::client::forwarded;
 use crate::clock::monotonic_now;
@@ -18,11 +20,22 @@ use crate::config::{Action, Upstream};
 use crate::record::metrics::CodeClass;
 use crate::route::path;
 
+/// The fields by which an upstream knows who calls.
+const TOLD_BY_US: [&str; 6] = [
+    "forwarded",
+    "x-forwarded-for",
+    "x-forwarded-host",
+    "x-forwarded-proto",
+    "x-real-ip",
+    "x-request-id",
+];
+
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// The server that this request goes to.
-pub fn peer(gateway: &Gateway, ctx: &mut Context) -> pingora::Result<Box<HttpPeer>> {
-    let (index, upstream) = upstream(gateway, ctx).ok_or_else(no_server)?;
+pub fn peer(ctx: &mut Context) -> pingora::Result<Box<HttpPeer>> {
+    let gateway = Arc::clone(&ctx.gateway);
+    let (index, upstream) = upstream(&gateway, ctx).ok_or_else(no_server)?;
     let server = gateway
         .pools
         .get(index)
@@ -75,7 +88,6 @@ fn no_server() -> Box<Error> {
 
 /// Fits the request's head to its upstream. Runs again for each server that is tried: it sets, and does not add.
 pub fn request_head(
-    gateway: &Gateway,
     original: &RequestHeader,
     forwarded_head: &mut RequestHeader,
     ctx: &Context,
@@ -89,7 +101,7 @@ pub fn request_head(
         .and_then(|host| host.to_str().ok())
         .unwrap_or_default();
     let fields = forwarded::outgoing(
-        &gateway.config.client_ip,
+        &ctx.gateway.config.client_ip,
         ctx.client,
         ctx.peer_ip,
         host,
@@ -104,9 +116,10 @@ pub fn request_head(
             }
         }
     }
+    drop_look_alikes(forwarded_head);
     forwarded_head.insert_header(X_REQUEST_ID, ctx.request_id.as_str())?;
     if let Some(host) =
-        upstream(gateway, ctx).and_then(|(_, upstream)| upstream.host_header.as_ref())
+        upstream(&ctx.gateway, ctx).and_then(|(_, upstream)| upstream.host_header.as_ref())
     {
         forwarded_head.insert_header(HOST, host)?;
     }
@@ -117,12 +130,30 @@ pub fn request_head(
     Ok(())
 }
 
+/// Takes away what an application behind CGI or WSGI could not tell from the fields that say who calls: there an
+/// underscore is a hyphen.
+fn drop_look_alikes(head: &mut RequestHeader) {
+    let look_alikes: Vec<_> = head
+        .headers
+        .keys()
+        .filter(|name| name.as_str().contains('_'))
+        .filter(|name| {
+            let read = name.as_str().replace('_', "-");
+            TOLD_BY_US.contains(&read.as_str())
+        })
+        .cloned()
+        .collect();
+    for name in look_alikes {
+        head.remove_header(&name);
+    }
+}
+
 /// Resolves dot segments, so that the upstream serves the path that was limited, and takes the prefix off.
 fn fit_path(head: &mut RequestHeader, prefix: Option<&str>) {
     let sent = head.uri.path();
     let resolved = path::resolved(sent);
     let fitted = prefix
-        .and_then(|prefix| strip(&resolved, prefix))
+        .and_then(|prefix| path::without_prefix(&resolved, prefix))
         .unwrap_or(&resolved);
     // A target that is a whole URI goes to a proxy; an origin is sent its path.
     if fitted == sent && head.raw_path().starts_with(b"/") {
@@ -137,18 +168,26 @@ fn fit_path(head: &mut RequestHeader, prefix: Option<&str>) {
     }
 }
 
-/// What follows the prefix, where that stands as whole segments.
-fn strip<'p>(path: &'p str, prefix: &str) -> Option<&'p str> {
-    match path.strip_prefix(prefix.trim_end_matches('/'))? {
-        "" => Some("/"),
-        rest if rest.starts_with('/') => Some(rest),
-        _ => None,
-    }
+/// Counts a piece of the request's body, and ends it where it is too large or too slow.
+pub fn request_body(ctx: &mut Context, body: Option<&Bytes>) -> pingora::Result<()> {
+    let length = u64::try_from(body.map_or(0, Bytes::len)).unwrap_or(u64::MAX);
+    ctx.upstream.body_bytes = ctx.upstream.body_bytes.saturating_add(length);
+    let max_body = ctx.gateway.config.server.max_body;
+    let (status, why) = if max_body.is_some_and(|max| ctx.upstream.body_bytes > max) {
+        (
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "request body over server.limits.max_body",
+        )
+    } else if out_of_time(ctx) {
+        (StatusCode::REQUEST_TIMEOUT, "the route's time is over")
+    } else {
+        return Ok(());
+    };
+    Error::e_explain(ErrorType::HTTPStatus(status.as_u16()), why)
 }
 
 /// Adds our fields to the upstream's answer, and remembers what it was.
 pub fn response_head(
-    gateway: &Gateway,
     head: &mut ResponseHeader,
     client_version: http::Version,
     ctx: &mut Context,
@@ -172,7 +211,7 @@ pub fn response_head(
         }
     }
     let before = fields.clone();
-    let malformed = gateway.annotate(ctx, head.status, &mut fields);
+    let malformed = ctx.gateway.annotate(ctx, head.status, &mut fields);
     if fields != before {
         for name in &answer::FIELDS {
             head.remove_header(name);
@@ -185,7 +224,7 @@ pub fn response_head(
         head.insert_header(X_REQUEST_ID, ctx.request_id.as_str())?;
     }
     if let Some(series) =
-        upstream(gateway, ctx).and_then(|(index, _)| gateway.metrics.upstream(index))
+        upstream(&ctx.gateway, ctx).and_then(|(index, _)| ctx.gateway.metrics.upstream(index))
     {
         if malformed {
             series.header_malformed.inc();
@@ -201,8 +240,8 @@ pub fn response_head(
 }
 
 /// Whether another server is tried: nothing was sent yet, so that nothing happens twice.
-pub fn may_retry(gateway: &Gateway, ctx: &mut Context) -> bool {
-    let retries = upstream(gateway, ctx).map_or(0, |(_, upstream)| upstream.retries);
+pub fn may_retry(ctx: &mut Context) -> bool {
+    let retries = upstream(&ctx.gateway, ctx).map_or(0, |(_, upstream)| upstream.retries);
     let again = ctx.upstream.retries < retries && !out_of_time(ctx);
     ctx.upstream.retries += usize::from(again);
     again

@@ -10,6 +10,10 @@ use crate::request::RequestView;
 /// The longest request id that is kept.
 const REQUEST_ID_MAX: usize = 128;
 
+const STANDARD_METHODS: [&str; 9] = [
+    "GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH",
+];
+
 /// What we look at; refused where it makes no sense or is too large.
 ///
 /// `raw_target` is its target as it came.
@@ -50,6 +54,9 @@ pub fn view<'h>(
         ));
     }
     let malformed = |why| Refusal::Refused(StatusCode::BAD_REQUEST, why);
+    if is_misspelt(&head.method) {
+        return Err(malformed("The method is a known one in another case."));
+    }
     if !is_target(head, raw_target) {
         return Err(malformed("The request's target is malformed."));
     }
@@ -66,6 +73,15 @@ pub fn view<'h>(
         query: head.uri.query(),
         headers: &head.headers,
     })
+}
+
+/// Whether the method is a standard one but for its case: such a one is another method, and not every upstream knows.
+fn is_misspelt(method: &http::Method) -> bool {
+    let name = method.as_str();
+    name.bytes().any(|byte| byte.is_ascii_lowercase())
+        && STANDARD_METHODS
+            .iter()
+            .any(|known| known.eq_ignore_ascii_case(name))
 }
 
 /// Whether the target is one that a proxy is sent: a path; `*` of OPTIONS; or a whole URI, whose authority is then

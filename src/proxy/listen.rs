@@ -24,7 +24,9 @@ use pingora::server::ShutdownWatch;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::Gateway;
+use super::Proxy;
+use super::connections::{Connection, Connections, Full};
+use super::gateway::Current;
 
 /// How long a connection may lie idle between two requests.
 const IDLE: Duration = Duration::from_secs(60);
@@ -41,19 +43,47 @@ const NOT_ALLOWED: &str = "HTTP/1.1 405 Method Not Allowed\r\nContent-Type: appl
 
 /// Serves one kind of connection: HTTP/1.1 in the clear.
 pub struct Edge {
-    proxy: Arc<HttpProxy<Gateway>>,
-    gateway: Gateway,
+    proxy: Arc<HttpProxy<Proxy>>,
+    current: Current,
+    connections: Arc<Connections>,
     header_timeout: Duration,
 }
 
 impl Edge {
     /// In front of `proxy`; a request's head has to arrive within `header_timeout` of its first byte, and the
     /// first byte within `header_timeout` of the connection.
-    pub fn new(proxy: HttpProxy<Gateway>, gateway: Gateway, header_timeout: Duration) -> Self {
+    pub fn new(proxy: HttpProxy<Proxy>, current: Current, header_timeout: Duration) -> Self {
         Self {
             proxy: Arc::new(proxy),
-            gateway,
+            connections: Arc::new(Connections::new(
+                current.get().metrics.families().connections.clone(),
+            )),
+            current,
             header_timeout,
+        }
+    }
+
+    /// Counts a connection; `None`, and it is closed, where there are too many. An address that is trusted to speak
+    /// for others may have as many as there may be.
+    fn count(&self, stream: &Stream) -> Option<Connection> {
+        let gateway = self.current.get();
+        let server = &gateway.config.server;
+        let settings = &gateway.config.client_ip;
+        let digest = stream.get_socket_digest();
+        let peer = super::forward::ip_of(digest.as_ref().and_then(|digest| digest.peer_addr()));
+        let address = peer
+            .filter(|peer| !settings.trust.includes(Some(*peer)))
+            .zip(server.max_connections_per_ip)
+            .map(|(peer, max)| (settings.prefixes.network(peer), max));
+        match self.connections.open(server.max_connections, address) {
+            Ok(connection) => Some(connection),
+            Err(full) => {
+                gateway
+                    .metrics
+                    .families()
+                    .connection_refused(full == Full::Address);
+                None
+            }
         }
     }
 }
@@ -65,7 +95,8 @@ impl ServerApp for Edge {
         stream: Stream,
         shutdown: &ShutdownWatch,
     ) -> Option<Stream> {
-        let guarded = Guarded::new(stream, self.gateway.clone(), self.header_timeout);
+        let _counted = self.count(&stream)?;
+        let guarded = Guarded::new(stream, self.current.clone(), self.header_timeout);
         let mut session = ServerSession::new_http1(Box::new(guarded));
         session.set_keepalive(Some(self.header_timeout.as_secs().max(1)));
         loop {
@@ -110,7 +141,7 @@ fn set_armed(stream: Option<&Stream>, armed: bool) {
 /// written then is Pingora's own refusal of a head that it could not parse, for which ours is sent.
 struct Guarded {
     io: Stream,
-    gateway: Gateway,
+    current: Current,
     armed: AtomicBool,
     /// How often it was armed, and how often the deadline knows of: each head has one of its own.
     heads: AtomicU32,
@@ -122,10 +153,10 @@ struct Guarded {
 }
 
 impl Guarded {
-    fn new(io: Stream, gateway: Gateway, limit: Duration) -> Self {
+    fn new(io: Stream, current: Current, limit: Duration) -> Self {
         Self {
             io,
-            gateway,
+            current,
             armed: AtomicBool::new(true),
             heads: AtomicU32::new(0),
             timed: 0,
@@ -155,7 +186,7 @@ impl Guarded {
         self.refusal = Bytes::from_static(refusal.as_bytes());
         let digest = self.io.get_socket_digest();
         let peer = super::forward::ip_of(digest.as_ref().and_then(|digest| digest.peer_addr()));
-        super::log::record_unparsed(&self.gateway, peer, status);
+        super::log::record_unparsed(&self.current.get(), peer, status);
     }
 
     /// Sends what is left of our refusal.

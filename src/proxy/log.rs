@@ -6,7 +6,8 @@ use std::time::Duration;
 use pingora::proxy::Session;
 
 use super::context::Context;
-use super::{Gateway, forward};
+use super::forward;
+use super::gateway::Gateway;
 use crate::check::Ruling;
 use crate::check::entity::hashed_address;
 use crate::client::address;
@@ -23,7 +24,11 @@ pub fn record(gateway: &Gateway, session: &Session, ctx: &mut Context) {
         .response_written()
         .map_or(ctx.unsent_status, |head| head.status.as_u16());
     let own_time = ctx.own_time.unwrap_or_default();
-    gateway.metrics.overhead.observe(own_time.as_secs_f64());
+    gateway
+        .metrics
+        .families()
+        .overhead
+        .observe(own_time.as_secs_f64());
     let route = ctx.route.as_deref();
     gateway
         .metrics
@@ -53,7 +58,7 @@ pub fn record_unparsed(gateway: &Gateway, peer_ip: Option<IpAddr>, status: u16) 
         ..Entry::default()
     };
     if !gateway.access_log.append(&entry) {
-        gateway.metrics.access_log_suppressed.inc();
+        gateway.metrics.families().access_log_suppressed.inc();
     }
 }
 
@@ -141,7 +146,7 @@ fn append(
         error: ctx.error,
     };
     if !gateway.access_log.append(&entry) {
-        gateway.metrics.access_log_suppressed.inc();
+        gateway.metrics.families().access_log_suppressed.inc();
     }
 }
 

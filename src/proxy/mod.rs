@@ -2,12 +2,15 @@
 //! [`listen`], [`admit`], [`wait`], [`forward`] or [`respond`], and at last [`log`].
 
 pub mod admit;
+pub mod connections;
 pub mod context;
 pub mod forward;
+pub mod gateway;
 pub mod head;
 pub mod listen;
 pub mod log;
 pub mod pool;
+pub mod reload;
 pub mod respond;
 pub mod serve;
 mod stop;
@@ -15,95 +18,34 @@ pub mod tally;
 pub mod wait;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::{HeaderMap, StatusCode};
+use http::StatusCode;
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::modules::http::HttpModules;
 use pingora::prelude::HttpPeer;
 use pingora::proxy::{FailToProxy, ProxyHttp, Session};
 use pingora::{Error, ErrorType};
 
-use crate::answer;
-use crate::clock::{monotonic_now, wall_now_us};
-use crate::config::{Action, Config, Target};
-use crate::record::access_log::AccessLog;
-use crate::record::metrics::Metrics;
-use crate::store::limiter::Limiter;
+use crate::clock::monotonic_now;
+use crate::config::{Action, Target};
 use admit::Admission;
 use context::Context;
+use gateway::{Current, Gateway};
 use wait::Turn;
 
-/// All that serves requests.
+/// What Pingora calls: the gateway in force when a request begins serves it to its end.
 #[derive(Clone, Debug)]
-pub struct Gateway {
-    /// What the operator wrote.
-    pub config: Arc<Config>,
-    /// What decides.
-    pub limiter: Arc<Limiter>,
-    /// What Prometheus sees.
-    pub metrics: Arc<Metrics>,
-    /// What is logged.
-    pub access_log: Arc<AccessLog>,
-    /// The servers of the upstreams, by position.
-    pub pools: Arc<[pool::Pool]>,
-    /// Room to wait in.
-    pub room: wait::Room,
-    /// Whether the log says that a forwarding header is not read: once is enough.
-    pub told_of_forwarding: Arc<AtomicBool>,
-}
-
-impl Gateway {
-    /// Adds our fields to an answer. Returns whether the upstream's were malformed.
-    pub fn annotate(&self, ctx: &Context, status: StatusCode, headers: &mut HeaderMap) -> bool {
-        let now_epoch_s = wall_now_us() / 1_000_000;
-        answer::annotate(
-            &self.config.headers,
-            &ctx.rulings(),
-            status,
-            now_epoch_s,
-            headers,
-        )
-    }
-
-    /// Answers a request that is served here; `false` where it is to be forwarded.
-    async fn serve_here(&self, session: &mut Session, ctx: &mut Context) -> pingora::Result<bool> {
-        let Some(route) = ctx.route.clone() else {
-            return Ok(false);
-        };
-        let answer = match &route.action {
-            Action::Respond(status, body) => respond::fixed(
-                self,
-                session,
-                ctx,
-                *status,
-                body.clone(),
-                "text/plain; charset=utf-8",
-            ),
-            Action::Forward(index) => {
-                match self.config.upstreams.get(*index).map(|up| &up.target) {
-                    Some(Target::Echo) => {
-                        let body = respond::echo(session, ctx, &route);
-                        respond::fixed(self, session, ctx, StatusCode::OK, body, "application/json")
-                    }
-                    _ => return Ok(false),
-                }
-            }
-        };
-        respond::send(session, answer).await?;
-        Ok(true)
-    }
-}
+pub struct Proxy(pub Current);
 
 #[async_trait]
-impl ProxyHttp for Gateway {
+impl ProxyHttp for Proxy {
     type CTX = Context;
 
     fn new_ctx(&self) -> Context {
-        Context::new(&self.metrics.in_flight)
+        Context::new(self.0.get())
     }
 
     fn init_downstream_modules(&self, _modules: &mut HttpModules) {
@@ -125,8 +67,9 @@ impl ProxyHttp for Gateway {
         session: &mut Session,
         ctx: &mut Context,
     ) -> pingora::Result<bool> {
+        let gateway = &Arc::clone(&ctx.gateway);
         let head = session.req_header();
-        let delay = match admit::admit(self, head.as_ref(), head.raw_path(), ctx).await {
+        let delay = match admit::admit(gateway, head.as_ref(), head.raw_path(), ctx).await {
             Admission::Refuse(answer) => {
                 ctx.stop_own_time();
                 respond::send(session, *answer).await?;
@@ -134,13 +77,13 @@ impl ProxyHttp for Gateway {
             }
             Admission::Serve(delay) => delay,
         };
-        if !delay.is_zero() && wait_turn(self, session, ctx, delay).await == Turn::ClientGone {
+        if !delay.is_zero() && wait_turn(gateway, session, ctx, delay).await == Turn::ClientGone {
             ctx.error = Some("the client left while it waited for its turn");
             return Error::e_explain(ErrorType::ConnectionClosed, "client left the queue")
                 .map_err(Error::into_down);
         }
         ctx.stop_own_time();
-        self.serve_here(session, ctx).await
+        serve_here(gateway, session, ctx).await
     }
 
     async fn request_body_filter(
@@ -150,23 +93,7 @@ impl ProxyHttp for Gateway {
         _end_of_stream: bool,
         ctx: &mut Context,
     ) -> pingora::Result<()> {
-        let length = body.as_ref().map_or(0, Bytes::len);
-        ctx.upstream.body_bytes = ctx
-            .upstream
-            .body_bytes
-            .saturating_add(u64::try_from(length).unwrap_or(u64::MAX));
-        let too_large = self
-            .config
-            .server
-            .max_body
-            .is_some_and(|max| ctx.upstream.body_bytes > max);
-        if too_large {
-            return Error::e_explain(
-                ErrorType::HTTPStatus(StatusCode::PAYLOAD_TOO_LARGE.as_u16()),
-                "request body over server.limits.max_body",
-            );
-        }
-        Ok(())
+        forward::request_body(ctx, body.as_ref())
     }
 
     async fn upstream_peer(
@@ -174,7 +101,7 @@ impl ProxyHttp for Gateway {
         _session: &mut Session,
         ctx: &mut Context,
     ) -> pingora::Result<Box<HttpPeer>> {
-        forward::peer(self, ctx)
+        forward::peer(ctx)
     }
 
     async fn upstream_request_filter(
@@ -183,7 +110,7 @@ impl ProxyHttp for Gateway {
         head: &mut RequestHeader,
         ctx: &mut Context,
     ) -> pingora::Result<()> {
-        forward::request_head(self, session.req_header(), head, ctx)
+        forward::request_head(session.req_header(), head, ctx)
     }
 
     fn fail_to_connect(
@@ -193,7 +120,7 @@ impl ProxyHttp for Gateway {
         ctx: &mut Context,
         mut error: Box<Error>,
     ) -> Box<Error> {
-        error.set_retry(forward::may_retry(self, ctx));
+        error.set_retry(forward::may_retry(ctx));
         error
     }
 
@@ -209,7 +136,7 @@ impl ProxyHttp for Gateway {
         {
             session.set_keepalive(None);
         }
-        forward::response_head(self, head, client_version, ctx)
+        forward::response_head(head, client_version, ctx)
     }
 
     fn response_body_filter(
@@ -238,7 +165,7 @@ impl ProxyHttp for Gateway {
         {
             session.set_keepalive(None);
             let head = session.req_header().as_ref().clone();
-            let answer = admit::failed(self, &head, ctx, status);
+            let answer = admit::failed(&Arc::clone(&ctx.gateway), &head, ctx, status);
             // Who cannot be told is gone.
             let _ = respond::send(session, answer).await;
         }
@@ -252,13 +179,50 @@ impl ProxyHttp for Gateway {
         if let Some(error) = error {
             ctx.error.get_or_insert(error.etype().as_str());
         }
-        log::record(self, session, ctx);
+        log::record(&Arc::clone(&ctx.gateway), session, ctx);
     }
 
     fn suppress_error_log(&self, _session: &Session, _ctx: &Context, _error: &Error) -> bool {
         // The access log has it.
         true
     }
+}
+
+/// Answers a request that is served here; `false` where it is to be forwarded.
+async fn serve_here(
+    gateway: &Gateway,
+    session: &mut Session,
+    ctx: &mut Context,
+) -> pingora::Result<bool> {
+    let Some(route) = ctx.route.clone() else {
+        return Ok(false);
+    };
+    let answer = match &route.action {
+        Action::Respond(status, body) => respond::fixed(
+            gateway,
+            session,
+            ctx,
+            *status,
+            body.clone(),
+            "text/plain; charset=utf-8",
+        ),
+        Action::Forward(index) => match gateway.config.upstreams.get(*index).map(|up| &up.target) {
+            Some(Target::Echo) => {
+                let body = respond::echo(session, ctx, &route);
+                respond::fixed(
+                    gateway,
+                    session,
+                    ctx,
+                    StatusCode::OK,
+                    body,
+                    "application/json",
+                )
+            }
+            _ => return Ok(false),
+        },
+    };
+    respond::send(session, answer).await?;
+    Ok(true)
 }
 
 /// Waits for the request's turn, and counts it among those that do.

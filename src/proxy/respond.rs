@@ -8,8 +8,8 @@ use http::header::{CONTENT_LENGTH, CONTENT_TYPE, EXPECT};
 use pingora::http::ResponseHeader;
 use pingora::proxy::Session;
 
-use super::Gateway;
 use super::context::Context;
+use super::gateway::Gateway;
 use crate::answer::Answer;
 use crate::config::Route;
 
@@ -60,7 +60,10 @@ pub fn fixed(
 ) -> Answer {
     let mut headers = http::HeaderMap::new();
     headers.insert(CONTENT_TYPE, http::HeaderValue::from_static(content_type));
-    headers.insert(CONTENT_LENGTH, http::HeaderValue::from(body.len()));
+    // An answer without content says nothing of its length.
+    if !matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) {
+        headers.insert(CONTENT_LENGTH, http::HeaderValue::from(body.len()));
+    }
     if let Ok(id) = http::HeaderValue::from_str(&ctx.request_id) {
         headers.insert("x-request-id", id);
     }

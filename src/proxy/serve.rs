@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::TcpListener;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use async_trait::async_trait;
 use pingora::listeners::ListenerConfig;
 use pingora::protocols::l4::stream::L4BufferSettings;
 use pingora::proxy::http_proxy;
-use pingora::server::configuration::ServerConf;
+use pingora::server::configuration::{Opt, ServerConf};
 use pingora::server::{RunArgs, Server, ShutdownWatch};
 use pingora::services::background::{BackgroundService, background_service};
 use pingora::services::listening::Service;
@@ -19,20 +20,14 @@ use tokio::sync::Mutex;
 use tokio::time::interval;
 use tracing::{info, warn};
 
+use super::Proxy;
+use super::gateway::{Current, Gateway};
 use super::listen::Edge;
 use super::pool::Pool;
+use super::reload::Reloader;
 use super::stop::{End, Signals, drain};
-use super::{Gateway, wait::Room};
 use crate::admin::Probes;
-use crate::check::{Demand, Policy};
-use crate::clock::Clock;
-use crate::config::{Config, StoreKind, Target};
-use crate::record::access_log::AccessLog;
-use crate::record::metrics::{Metrics, RouteLabels};
-use crate::store::Cause;
-use crate::store::limiter::Limiter;
-use crate::store::local::LocalStore;
-use crate::store::valkey::ValkeyStore;
+use crate::config::{Config, Effective};
 use crate::store::valkey::connection::Connector;
 
 /// Memory of a connection that lies idle: a small buffer, since a head seldom needs more.
@@ -40,6 +35,9 @@ const READ_BUFFER: usize = 4096;
 
 /// Upstream connections kept for another request, a thread. Too few, and each request pays for a connection.
 const UPSTREAM_IDLE_MAX: usize = 1024;
+
+/// The most servers that are tried for a request.
+const TRIES_MAX: usize = 16;
 
 const FLUSH_EVERY: Duration = Duration::from_millis(200);
 const SWEEP_EVERY: Duration = Duration::from_millis(500);
@@ -66,39 +64,73 @@ pub enum StartError {
     Metrics(#[from] prometheus::Error),
 }
 
+/// Where the configuration and the listeners come from.
+#[derive(Debug)]
+pub struct Source {
+    /// Its main file.
+    pub path: PathBuf,
+    /// What was read from it.
+    pub effective: Effective,
+    /// Whether it is read again when it changes.
+    pub watch: bool,
+    /// Where a newer process takes the listeners over.
+    pub upgrade_sock: Option<PathBuf>,
+    /// Whether this is such a process: it gets its listeners from the one before.
+    pub takes_over: bool,
+}
+
 /// Runs the gateway until it is told to stop; then the process ends, and `last` is what it does last.
 ///
 /// # Errors
 ///
 /// [`StartError`] before anything is served.
-pub fn run(config: Config, last: impl FnOnce() + Send + 'static) -> Result<(), StartError> {
-    probe(&config)?;
-    let config = Arc::new(config);
-    let (gateway, connector) = gateway(&config)?;
-    // Known before the first request; later looked up in the background.
-    gateway.pools.iter().for_each(Pool::resolve);
+pub fn run(
+    config: Config,
+    source: Source,
+    last: impl FnOnce() + Send + 'static,
+) -> Result<(), StartError> {
+    if !source.takes_over {
+        probe(&config)?;
+    }
+    let (gateway, connector) = Gateway::first(config)?;
+    let config = Arc::clone(&gateway.config);
+    let (families, limiter) = (
+        Arc::clone(gateway.metrics.families()),
+        Arc::clone(&gateway.limiter),
+    );
+    let end = Arc::new(End::new(Arc::clone(&gateway.access_log), last));
+    let current = Current::new(gateway);
+    let reloader = Arc::new(Reloader::new(
+        source.path,
+        current.clone(),
+        source.effective,
+    ));
 
+    let opt = Opt {
+        upgrade: source.takes_over,
+        ..Opt::default()
+    };
     let conf = ServerConf {
+        upgrade_sock: source
+            .upgrade_sock
+            .as_ref()
+            .map(|path| path.display().to_string())
+            .unwrap_or_default(),
         threads: config.server.threads.get(),
         grace_period_seconds: Some(config.server.grace_period.as_secs()),
         graceful_shutdown_timeout_seconds: Some(1),
         upstream_keepalive_pool_size: UPSTREAM_IDLE_MAX,
-        // Ours decides; it never asks for more than this.
-        max_retries: config
-            .upstreams
-            .iter()
-            .map(|upstream| upstream.retries + 1)
-            .max()
-            .unwrap_or(1),
+        // Ours decides, by the configuration in force; it never asks for more than this.
+        max_retries: TRIES_MAX,
         ..ServerConf::default()
     };
-    let mut server = Server::new_with_opt_and_conf(None, conf);
+    let mut server = Server::new_with_opt_and_conf(opt, conf);
     server.bootstrap();
 
-    let proxy = http_proxy(&server.configuration, gateway.clone());
+    let proxy = http_proxy(&server.configuration, Proxy(current.clone()));
     let mut edge = Service::new(
         "edge".to_owned(),
-        Edge::new(proxy, gateway.clone(), config.server.header_timeout),
+        Edge::new(proxy, current.clone(), config.server.header_timeout),
     );
     for listener in &config.listeners {
         edge.add_listener(
@@ -108,15 +140,9 @@ pub fn run(config: Config, last: impl FnOnce() + Send + 'static) -> Result<(), S
     }
     server.add_service(edge);
 
-    let end = Arc::new(End::new(Arc::clone(&gateway.access_log), last));
     let ready = Arc::new(AtomicBool::new(true));
     if let Some(metrics) = &config.metrics {
-        let probes = Probes::new(
-            Arc::clone(&gateway.metrics),
-            Arc::clone(&gateway.limiter),
-            Arc::clone(&ready),
-            metrics.path.clone(),
-        );
+        let probes = Probes::new(families, limiter, Arc::clone(&ready), metrics.path.clone());
         let mut service = Service::new("metrics".to_owned(), probes);
         service.threads = Some(1);
         service.add_tcp(&metrics.address.to_string());
@@ -125,8 +151,9 @@ pub fn run(config: Config, last: impl FnOnce() + Send + 'static) -> Result<(), S
     let mut background = background_service(
         "background",
         Background {
-            gateway,
+            current,
             connector: Mutex::new(connector),
+            watch: source.watch.then(|| Arc::clone(&reloader)),
             end: Arc::clone(&end),
         },
     );
@@ -141,7 +168,12 @@ pub fn run(config: Config, last: impl FnOnce() + Send + 'static) -> Result<(), S
     }
     // The drain, which knows when the last request is over, ends the process.
     server.run(RunArgs {
-        shutdown_signal: Box::new(Signals { ready, end }),
+        shutdown_signal: Box::new(Signals {
+            ready,
+            reloader,
+            upgrade_sock: source.upgrade_sock,
+            end,
+        }),
     });
     Ok(())
 }
@@ -173,75 +205,11 @@ fn probe(config: &Config) -> Result<(), StartError> {
     Ok(())
 }
 
-fn gateway(config: &Arc<Config>) -> Result<(Gateway, Option<Connector>), StartError> {
-    let (shared, connector) = match &config.store.kind {
-        StoreKind::Local => (None, None),
-        StoreKind::Valkey(settings) => {
-            let (store, connector) =
-                ValkeyStore::new(settings.clone(), Arc::clone(&config.store.prefix), None);
-            (Some(store), Some(connector))
-        }
-    };
-    let routes: Vec<_> = routes_by_index(config);
-    let upstreams: Vec<_> = config
-        .upstreams
-        .iter()
-        .map(|upstream| Arc::clone(&upstream.name))
-        .collect();
-    let metrics = Metrics::new(
-        &routes,
-        &config.policies,
-        &upstreams,
-        &Cause::ALL.map(Cause::as_str),
-        shared.is_some(),
-    )?;
-    let local = LocalStore::new(config.store.max_keys, Clock::steady());
-    let gateway = Gateway {
-        config: Arc::clone(config),
-        limiter: Arc::new(Limiter::new(local, shared)),
-        metrics: Arc::new(metrics),
-        access_log: Arc::new(AccessLog::new(config.logs.json)),
-        pools: config
-            .upstreams
-            .iter()
-            .map(|upstream| {
-                let servers = match &upstream.target {
-                    Target::Servers(servers) => servers.clone(),
-                    Target::Echo => Vec::new(),
-                };
-                Pool::new(Arc::clone(&upstream.name), servers)
-            })
-            .collect(),
-        room: Room::new(config.server.max_waiting),
-        told_of_forwarding: Arc::default(),
-    };
-    Ok((gateway, connector))
-}
-
-/// The routes as metrics know them, in the order of [`crate::config::Route::index`].
-fn routes_by_index(config: &Config) -> Vec<RouteLabels<'_>> {
-    let mut routes: Vec<_> = config.routes.iter().collect();
-    routes.sort_by_key(|route| route.index);
-    routes
-        .into_iter()
-        .map(|route| RouteLabels {
-            name: &route.name,
-            policies: route.demands.iter().flat_map(policies_of).collect(),
-        })
-        .collect()
-}
-
-fn policies_of(demand: &Demand) -> Vec<&Policy> {
-    match demand {
-        Demand::One(used) => vec![&*used.policy],
-        Demand::FirstOf(uses) => uses.iter().map(|used| &*used.policy).collect(),
-    }
-}
-
 /// What goes on beside the requests, all on one thread.
 struct Background {
-    gateway: Gateway,
+    current: Current,
     connector: Mutex<Option<Connector>>,
+    watch: Option<Arc<Reloader>>,
     end: Arc<End>,
 }
 
@@ -256,17 +224,20 @@ impl BackgroundService for Background {
                 drop(stay);
             });
         }
-        let gateway = self.gateway.clone();
-        tokio::spawn(flush(gateway.clone()));
-        tokio::spawn(sweep(gateway.clone()));
-        tokio::spawn(resolve(gateway.clone()));
+        let gateway = self.current.get();
+        tokio::spawn(flush(Arc::clone(&gateway)));
+        tokio::spawn(sweep(Arc::clone(&gateway)));
+        tokio::spawn(resolve(self.current.clone()));
+        if let Some(reloader) = &self.watch {
+            tokio::spawn(Arc::clone(reloader).watch());
+        }
         // An error means that nobody will tell us any more: as good as told.
         let _ = shutdown.wait_for(|stopping| *stopping).await;
         drain(&gateway, &self.end).await;
     }
 }
 
-async fn flush(gateway: Gateway) {
+async fn flush(gateway: Arc<Gateway>) {
     let mut tick = interval(FLUSH_EVERY);
     loop {
         tick.tick().await;
@@ -275,12 +246,12 @@ async fn flush(gateway: Gateway) {
         let flushed =
             tokio::task::spawn_blocking(move || access_log.flush(&mut io::stdout().lock())).await;
         if !matches!(flushed, Ok(Ok(()))) {
-            gateway.metrics.access_log_suppressed.inc();
+            gateway.metrics.families().access_log_suppressed.inc();
         }
     }
 }
 
-async fn sweep(gateway: Gateway) {
+async fn sweep(gateway: Arc<Gateway>) {
     let mut tick = interval(SWEEP_EVERY);
     loop {
         tick.tick().await;
@@ -288,14 +259,14 @@ async fn sweep(gateway: Gateway) {
     }
 }
 
-async fn resolve(gateway: Gateway) {
+async fn resolve(current: Current) {
     let mut tick = interval(RESOLVE_EVERY);
     // The first tick comes at once; the names are known by then.
     tick.tick().await;
     loop {
         tick.tick().await;
-        let pools = Arc::clone(&gateway.pools);
-        if tokio::task::spawn_blocking(move || pools.iter().for_each(Pool::resolve))
+        let gateway = current.get();
+        if tokio::task::spawn_blocking(move || gateway.pools.iter().for_each(Pool::resolve))
             .await
             .is_err()
         {

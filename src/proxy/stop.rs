@@ -1,6 +1,7 @@
 //! The way out: signals, the drain, and what is still written when the process ends.
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
@@ -11,7 +12,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::sleep;
 use tracing::{info, warn};
 
-use super::Gateway;
+use super::gateway::Gateway;
+use super::reload::Reloader;
 use crate::clock::monotonic_now;
 use crate::record::access_log::AccessLog;
 
@@ -25,26 +27,33 @@ const LAST_WRITE: Duration = Duration::from_secs(1);
 pub(super) async fn drain(gateway: &Gateway, end: &End) -> ! {
     let began = monotonic_now();
     let grace = gateway.config.server.grace_period;
-    info!(in_flight = gateway.metrics.in_flight.get(), "draining");
-    while gateway.metrics.in_flight.get() > 0
+    info!(
+        in_flight = gateway.metrics.families().in_flight.get(),
+        "draining"
+    );
+    while gateway.metrics.families().in_flight.get() > 0
         && monotonic_now().saturating_duration_since(began) < grace
     {
         sleep(Duration::from_millis(20)).await;
     }
     // The last answers are on their way out of our hands.
     sleep(Duration::from_millis(50)).await;
-    let left = gateway.metrics.in_flight.get();
+    let left = gateway.metrics.families().in_flight.get();
     if left > 0 {
         warn!(in_flight = left, "grace period over, requests cut off");
     }
+    gateway.save_usage();
     info!("stopped");
     end.exit(0);
 }
 
-/// SIGTERM, SIGQUIT and SIGINT let requests finish; a second SIGINT does not wait for them. SIGHUP changes nothing,
-/// where it would otherwise kill.
+/// SIGTERM, SIGQUIT and SIGINT let requests finish; a second SIGINT does not wait for them. Where a newer process
+/// waits for the listeners, SIGQUIT hands them on first. SIGHUP reads
+/// the configuration again.
 pub(super) struct Signals {
     pub(super) ready: Arc<AtomicBool>,
+    pub(super) reloader: Arc<Reloader>,
+    pub(super) upgrade_sock: Option<PathBuf>,
     pub(super) end: Arc<End>,
 }
 
@@ -67,9 +76,25 @@ impl ShutdownSignalWatch for Signals {
         loop {
             tokio::select! {
                 _ = terminate.recv() => break,
-                _ = quit.recv() => break,
+                _ = quit.recv() => match &self.upgrade_sock {
+                    None => break,
+                    Some(path) if path.exists() => {
+                        info!("handing the listeners on, then requests may finish");
+                        return ShutdownSignal::GracefulUpgrade;
+                    }
+                    Some(path) => warn!(
+                        path = %path.display(),
+                        "SIGQUIT: no newer process waits there; start it with --upgrade first"
+                    ),
+                },
                 _ = interrupt.recv() => break,
-                _ = hangup.recv() => warn!("SIGHUP: the configuration is read at start only; restart to change it"),
+                _ = hangup.recv() => {
+                    let reloader = Arc::clone(&self.reloader);
+                    // A signal that comes meanwhile waits: it may tell of a later change.
+                    if tokio::task::spawn_blocking(move || reloader.reload()).await.is_err() {
+                        warn!("configuration not taken: reading it failed");
+                    }
+                }
             }
         }
         info!("told to stop: requests may finish; SIGINT (Ctrl-C) ends them");

@@ -1,7 +1,7 @@
 //! Counts what the policies did with a request.
 
-use super::Gateway;
 use super::context::Context;
+use super::gateway::Gateway;
 use crate::check::{Demanded, Source};
 use crate::decide::Verdict;
 use crate::record::metrics;
@@ -52,7 +52,11 @@ pub fn decisions(gateway: &Gateway, ctx: &Context, demanded: &Demanded<'_>, outc
         }
     }
     if let Some(took) = outcome.store_took {
-        gateway.metrics.store_check.observe(took.as_secs_f64());
+        gateway
+            .metrics
+            .families()
+            .store_check
+            .observe(took.as_secs_f64());
     }
     if let Some(failure) = &outcome.failure {
         count_failure(gateway, ctx, demanded, outcome, failure);
@@ -69,7 +73,10 @@ fn count_failure(
 ) {
     let cause = failure.cause();
     let position = Cause::ALL.iter().position(|known| *known == cause);
-    gateway.metrics.store_failed(position.unwrap_or(0));
+    gateway
+        .metrics
+        .families()
+        .store_failed(position.unwrap_or(0));
     let route = gateway
         .metrics
         .route(ctx.route.as_ref().map(|route| route.index));

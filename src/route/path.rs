@@ -201,6 +201,23 @@ pub fn resolved(raw_path: &str) -> Cow<'_, str> {
     Cow::Owned(format!("/{}", kept.join("/")))
 }
 
+/// What follows `prefix` in a path, however that is spelled; as sent, and at least `/`. `None` if the path begins
+/// otherwise.
+#[must_use]
+pub fn without_prefix<'p>(raw_path: &'p str, prefix: &str) -> Option<&'p str> {
+    let mut rest = raw_path;
+    for expected in prefix.split('/').filter(|segment| !segment.is_empty()) {
+        rest = rest.trim_start_matches('/');
+        let end = rest.find('/').unwrap_or(rest.len());
+        let (raw, after) = rest.split_at_checked(end)?;
+        if !decode(raw).ok()?.eq_ignore_ascii_case(expected) {
+            return None;
+        }
+        rest = after;
+    }
+    Some(if rest.is_empty() { "/" } else { rest })
+}
+
 /// Decodes the escapes of one segment.
 pub(super) fn decode(raw: &str) -> Result<Cow<'_, str>, PathError> {
     if !raw.contains('%') {

@@ -1,7 +1,8 @@
 //! Decides a whole request, whichever stores its policies count in.
 //!
 //! Policies of this process are asked first, so that a flood stopped here costs no round trip. What they charged is
-//! given back when the shared store then denies, or when a policy that needs it cannot have it.
+//! given back when the shared store then denies, or when a policy that needs it cannot have it. A place in a leaky
+//! bucket cannot be, once others stand behind it: it is taken last, when everybody else has allowed.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use super::valkey::ValkeyStore;
 use super::{Store, StoreError};
 use crate::check::{Check, OnStoreFailure, Policy, Ruling, Scope, Source};
 use crate::clock::monotonic_now;
-use crate::decide::{Cost, Decision, Timestamp, Verdict};
+use crate::decide::{Cost, Decision, Rule, Timestamp, Verdict};
 
 /// Both stores, and what becomes of a request when the shared one fails.
 #[derive(Debug)]
@@ -33,6 +34,13 @@ pub struct Outcome<'a> {
 }
 
 impl Outcome<'_> {
+    /// The rulings in the order of `checks`.
+    fn in_order(mut self, checks: &[Check<'_>]) -> Self {
+        self.rulings
+            .sort_by_key(|ruling| position(checks, ruling.check.policy));
+        self
+    }
+
     /// Whether the request may pass.
     #[must_use]
     pub fn allows(&self) -> bool {
@@ -73,9 +81,17 @@ impl Limiter {
         if shared.is_empty() {
             return self.decide_here(&local).0;
         }
+        let (queues, local): (Vec<_>, Vec<_>) = local
+            .into_iter()
+            .partition(|check| matches!(check.rule, Rule::LeakyBucket(_)));
         let (mut here, charged_at) = self.decide_here(&local);
         if !here.allows() {
             return here;
+        }
+        if let Some(mut full) = self.full(&queues) {
+            self.give_back(&mut here, charged_at);
+            full.rulings.append(&mut here.rulings);
+            return full.in_order(checks);
         }
         let asked_at = monotonic_now();
         let decided = shared_store.decide(&shared).await;
@@ -90,15 +106,61 @@ impl Limiter {
             },
             Err(error) => self.without_store(&shared, error, outage, shared_store.instances()),
         };
+        if there.allows() {
+            // Full after all, by those who came meanwhile: then what the shared store charged stays charged.
+            let (mut last, _) = self.decide_here(&queues);
+            there.rulings.append(&mut last.rulings);
+            there.unavailable = last.unavailable;
+            there.failure = there.failure.or(last.failure);
+        }
         if !there.allows() {
             self.give_back(&mut here, charged_at);
+            if !there
+                .rulings
+                .iter()
+                .any(|ruling| is_one_of(ruling, &queues))
+            {
+                there.rulings.append(&mut self.looked_at(&queues));
+            }
         }
         there.store_took = store_took;
         there.rulings.append(&mut here.rulings);
-        there
-            .rulings
-            .sort_by_key(|ruling| position(checks, ruling.check.policy));
-        there
+        there.in_order(checks)
+    }
+
+    /// What these checks find, taking nothing.
+    fn looked_at<'a>(&self, checks: &[Check<'a>]) -> Vec<Ruling<'a>> {
+        let looks: Vec<_> = checks
+            .iter()
+            .map(|check| Check {
+                cost: Cost::new(0),
+                ..*check
+            })
+            .collect();
+        let mut rulings = self.decide_here(&looks).0.rulings;
+        for (ruling, check) in rulings.iter_mut().zip(checks) {
+            ruling.check = *check;
+            ruling.decision.delay_us = 0;
+        }
+        rulings
+    }
+
+    /// The denial of queues that have no room for these checks, if that is so.
+    fn full<'a>(&self, queues: &[Check<'a>]) -> Option<Outcome<'a>> {
+        let has_room = |found: &Ruling<'_>| {
+            found.check.shadow || found.decision.remaining >= found.check.cost.units()
+        };
+        if self.looked_at(queues).iter().all(has_room) {
+            return None;
+        }
+        let (outcome, taken_at) = self.decide_here(queues);
+        if outcome.allows() {
+            // It has drained since: the place is given back at once, while nobody stands behind it.
+            let mut taken = outcome;
+            self.give_back(&mut taken, taken_at);
+            return None;
+        }
+        Some(outcome)
     }
 
     /// Decides in process; also says when, for a refund.
@@ -161,20 +223,11 @@ impl Limiter {
             return;
         }
         self.local.refund(&charged, charged_at);
-        let looks: Vec<_> = here
-            .rulings
-            .iter()
-            .map(|ruling| Check {
-                cost: Cost::new(0),
-                ..ruling.check
-            })
-            .collect();
-        if let Ok((_, decisions)) = self.local.decide_now(&looks) {
-            for (ruling, look) in here.rulings.iter_mut().zip(decisions) {
-                ruling.decision.remaining = look.remaining;
-                ruling.decision.reset_after_us = look.reset_after_us;
-                ruling.decision.delay_us = 0;
-            }
+        let checks: Vec<_> = here.rulings.iter().map(|ruling| ruling.check).collect();
+        for (ruling, found) in here.rulings.iter_mut().zip(self.looked_at(&checks)) {
+            ruling.decision.remaining = found.decision.remaining;
+            ruling.decision.reset_after_us = found.decision.reset_after_us;
+            ruling.decision.delay_us = 0;
         }
     }
 }
@@ -220,6 +273,10 @@ fn ruled<'a>(checks: &[Check<'a>], decisions: Vec<Decision>, source: Source) -> 
             source,
         })
         .collect()
+}
+
+fn is_one_of(ruling: &Ruling<'_>, checks: &[Check<'_>]) -> bool {
+    position(checks, ruling.check.policy) < checks.len()
 }
 
 fn position(checks: &[Check<'_>], policy: &Policy) -> usize {

@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tollgate::check::{Check, Generation, Policy};
+use tollgate::check::{Check, Generation, KeySecret, Policy};
 use tollgate::clock::{Clock, ManualClock};
 use tollgate::decide::{Anchor, FixedWindow, Rule, SlidingLog, Timestamp, TokenBucket, Verdict};
 use tollgate::store::StoreError;
@@ -185,6 +185,30 @@ fn what_was_counted_in_an_outage_is_forgotten_with_it_and_nothing_else_is() {
 }
 
 #[test]
+fn an_outage_goes_on_over_a_restart_and_one_that_is_over_is_not_written_down() {
+    let folder = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("outage");
+    std::fs::create_dir_all(&folder).unwrap();
+    let file = folder.join("usage");
+    let secret = KeySecret::new([7; 32]);
+    let ten = ten("ten");
+    let allows_in = |store: &LocalStore, outage, entity| {
+        let (_, decisions) = store.decide_in(outage, &[check(&ten, entity, 10)]).unwrap();
+        decisions[0].verdict == Verdict::Allow
+    };
+    let (old, _) = store(10);
+    assert!(allows_in(&old, Outage::after(3), 0));
+    old.set_outage(Outage::after(4));
+    assert!(allows_in(&old, Outage::after(4), 1));
+    assert_eq!(old.save(&file, &secret).unwrap(), 1);
+    let (new, _) = store(10);
+    assert_eq!(new.restore(&file, &secret).unwrap(), 1);
+    assert_eq!(new.sweep(1000), 0);
+    assert!(!allows_in(&new, Outage::after(0), 1));
+    assert!(allows_in(&new, Outage::after(1), 1));
+    assert!(allows(&new, &[check(&ten, 1, 10)]));
+}
+
+#[test]
 fn many_threads_pass_exactly_the_limit() {
     let (store, _) = store(1_000);
     let rule = |count| {
@@ -220,4 +244,53 @@ fn many_threads_pass_exactly_the_limit() {
         })
         .sum();
     assert_eq!(used, 1_000);
+}
+
+#[test]
+fn a_snapshot_carries_usage_over_and_a_foreign_or_damaged_one_is_refused() {
+    let folder = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("snapshot");
+    std::fs::create_dir_all(&folder).unwrap();
+    let file = folder.join("usage");
+    let secret = KeySecret::new([7; 32]);
+    let (old, clock) = store(10);
+    let (a, b) = (ten("a"), ten("b"));
+    let log = policy(
+        "log",
+        Rule::SlidingLog(SlidingLog::new(limit(10, SECOND_US)).unwrap()),
+    );
+    assert!(allows(&old, &[check(&a, 0, 4), check(&log, 1, 10)]));
+    assert!(allows(&old, &[check(&b, 0, 1)]));
+    clock.set(Timestamp::from_micros(START_US + 1));
+    assert_eq!(old.save(&file, &secret).unwrap(), 3);
+
+    let (new, clock) = store(10);
+    clock.set(Timestamp::from_micros(START_US + 2));
+    assert_eq!(new.restore(&file, &secret).unwrap(), 3);
+    assert!(!allows(&new, &[check(&log, 1, 1)]));
+    assert!(!allows(&new, &[check(&a, 0, 7)]));
+    assert!(allows(&new, &[check(&a, 0, 6)]));
+    // What is known already stays as it is.
+    assert_eq!(new.restore(&file, &secret).unwrap(), 0);
+
+    // Nothing of it counts any more.
+    let (late, clock) = store(10);
+    clock.set(Timestamp::from_micros(START_US + 1_000_000 * SECOND_US));
+    assert_eq!(late.restore(&file, &secret).unwrap(), 0);
+    // There is no room for all of it.
+    let (small, clock) = store(2);
+    clock.set(Timestamp::from_micros(START_US + 2));
+    assert_eq!(small.restore(&file, &secret).unwrap(), 2);
+
+    let whole = std::fs::read(&file).unwrap();
+    assert!(late.restore(&file, &KeySecret::new([8; 32])).is_err());
+    for damage in 0..whole.len() {
+        let mut damaged = whole.clone();
+        damaged[damage] ^= 1;
+        std::fs::write(&file, &damaged).unwrap();
+        assert!(late.restore(&file, &secret).is_err(), "byte {damage}");
+        std::fs::write(&file, &whole[..damage]).unwrap();
+        assert!(late.restore(&file, &secret).is_err(), "cut at {damage}");
+    }
+    assert!(late.restore(&folder.join("none"), &secret).is_err());
+    std::fs::remove_dir_all(folder).unwrap();
 }

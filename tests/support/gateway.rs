@@ -25,16 +25,19 @@ pub(crate) struct Gateway {
 impl Gateway {
     /// Starts one with this configuration. Listeners and metrics are added, on free ports.
     pub(crate) fn start(config: &str) -> Self {
+        Self::start_with(config, &[])
+    }
+
+    /// The same, with more arguments.
+    pub(crate) fn start_with(config: &str, arguments: &[&str]) -> Self {
         // Another process may take a port between its choice and its use: then the gateway exits, try others.
         for _ in 0..5 {
             let (address, metrics) = (free_address(), free_address());
-            let config = format!(
-                "{config}\n[listeners.test]\naddress = \"{address}\"\n[metrics]\naddress = \"{metrics}\"\n"
-            );
             let folder = scratch();
+            let config = with_listeners(config, address, metrics);
             fs::write(folder.join("tollgate.toml"), config).unwrap();
             let mut gateway = Self {
-                child: spawn(&folder),
+                child: spawn(&folder, arguments),
                 folder,
                 address,
                 metrics,
@@ -51,6 +54,18 @@ impl Gateway {
         panic!("no free ports");
     }
 
+    /// Starts another with this one's configuration and addresses, and these arguments.
+    pub(crate) fn successor(&self, arguments: &[&str]) -> Self {
+        let folder = scratch();
+        fs::copy(self.file(), folder.join("tollgate.toml")).unwrap();
+        Self {
+            child: spawn(&folder, arguments),
+            folder,
+            address: self.address,
+            metrics: self.metrics,
+        }
+    }
+
     fn becomes_ready(&mut self) -> bool {
         let deadline = monotonic_now() + PATIENCE;
         while monotonic_now() < deadline {
@@ -65,6 +80,45 @@ impl Gateway {
             std::thread::park_timeout(Duration::from_millis(5));
         }
         false
+    }
+
+    /// The file that it reads.
+    pub(crate) fn file(&self) -> PathBuf {
+        self.folder.join("tollgate.toml")
+    }
+
+    /// Puts another configuration in place of the file, at once, with the same listeners and metrics.
+    pub(crate) fn rewrite(&self, config: &str) {
+        let fresh = self.folder.join("fresh.toml");
+        fs::write(&fresh, with_listeners(config, self.address, self.metrics)).unwrap();
+        fs::rename(fresh, self.file()).unwrap();
+    }
+
+    /// Rewrites the configuration, tells it to read that, and waits until it has. Returns whether it was taken.
+    pub(crate) fn reload(&self, config: &str) -> bool {
+        let (taken, refused) = self.reloads();
+        self.rewrite(config);
+        self.signal("-HUP");
+        let deadline = monotonic_now() + PATIENCE;
+        loop {
+            let now = self.reloads();
+            if now != (taken, refused) {
+                return now.0 > taken;
+            }
+            assert!(monotonic_now() < deadline, "the configuration is not read");
+            std::thread::park_timeout(Duration::from_millis(5));
+        }
+    }
+
+    /// How many configurations were taken, and how many were not.
+    pub(crate) fn reloads(&self) -> (u64, u64) {
+        let text = self.scrape();
+        let count = |result: &str| {
+            let series = format!("tollgate_config_reloads_total{{result=\"{result}\"}}");
+            let value = value_in(&text, &series).unwrap();
+            format!("{value:.0}").parse().unwrap()
+        };
+        (count("success"), count("failure"))
     }
 
     /// A GET on a connection of its own.
@@ -135,6 +189,19 @@ impl Gateway {
         fs::read_to_string(self.folder.join("stdout")).unwrap()
     }
 
+    /// Waits until it has said this of itself, and returns all that it said: it writes its log when it has time.
+    pub(crate) fn await_said(&self, text: &str) -> String {
+        let deadline = monotonic_now() + PATIENCE;
+        loop {
+            let said = self.errors();
+            if said.contains(text) {
+                return said;
+            }
+            assert!(monotonic_now() < deadline, "{text} is not in:\n{said}");
+            std::thread::park_timeout(Duration::from_millis(5));
+        }
+    }
+
     /// What it said of itself so far.
     pub(crate) fn errors(&self) -> String {
         fs::read_to_string(self.folder.join("stderr")).unwrap()
@@ -167,9 +234,16 @@ pub(crate) fn tollgate(arguments: &[&str]) -> Command {
     command
 }
 
-fn spawn(folder: &std::path::Path) -> Child {
+fn with_listeners(config: &str, address: SocketAddr, metrics: SocketAddr) -> String {
+    format!(
+        "{config}\n[listeners.test]\naddress = \"{address}\"\n[metrics]\naddress = \"{metrics}\"\n"
+    )
+}
+
+fn spawn(folder: &std::path::Path, arguments: &[&str]) -> Child {
     tollgate(&["run", "--config"])
         .arg(folder.join("tollgate.toml"))
+        .args(arguments)
         .stdout(File::create(folder.join("stdout")).unwrap())
         .stderr(File::create(folder.join("stderr")).unwrap())
         .spawn()

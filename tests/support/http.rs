@@ -156,6 +156,20 @@ impl Connection {
         self.receive(method == "HEAD")
     }
 
+    /// Whether an answer, or the end, comes within `patience`.
+    pub(crate) fn is_readable_within(&mut self, patience: Duration) -> bool {
+        self.stream
+            .get_ref()
+            .set_read_timeout(Some(patience))
+            .unwrap();
+        let readable = self.stream.fill_buf().is_ok();
+        self.stream
+            .get_ref()
+            .set_read_timeout(Some(PATIENCE))
+            .unwrap();
+        readable
+    }
+
     /// Whether the other end closes the connection, rather than keeping it for `patience`.
     pub(crate) fn is_closed_within(&mut self, patience: Duration) -> bool {
         self.stream

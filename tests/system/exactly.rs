@@ -128,17 +128,19 @@ fn a_shared_second_lets_ten_pass_in_any_second_under_hard_load() {
     let policy = "kind = \"sliding-log\"\nlimit = \"10/s\"";
     let gateways = two_gateways(&valkey, &origin, policy);
     let addresses = gateways.each_ref().map(|gateway| gateway.address);
+    let began = monotonic_now();
+    let mut allowed = 0;
     for _ in 0..6 {
-        at_once(&addresses, 64, "/");
+        allowed += count(&at_once(&addresses, 64, "/"), 200);
     }
-    let mut arrivals: Vec<_> = origin.seen().iter().map(|seen| seen.at).collect();
-    arrivals.sort();
-    assert!(arrivals.len() >= 10);
-    // What was allowed in one second may arrive spread a little; what arrives within 0.8 s was allowed within one.
-    for eleven in arrivals.windows(11) {
-        let span = eleven[10].saturating_duration_since(eleven[0]);
-        assert!(span > Duration::from_millis(800), "11 in {span:?}");
-    }
+    // All of it lies in so many seconds, whenever in them each was decided, and each of them lets ten pass.
+    let seconds = monotonic_now().saturating_duration_since(began).as_secs() + 1;
+    assert!(allowed >= 10, "{allowed}");
+    assert!(
+        allowed <= 10 * usize::try_from(seconds).unwrap(),
+        "{allowed} in {seconds} s"
+    );
+    assert_eq!(origin.count(), allowed);
 }
 
 #[test]

@@ -146,6 +146,8 @@ upstream = "api"
             200,
         ),
         ("GET v1/login HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+        ("get /z HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+        ("PURGE /z HTTP/1.1\r\nHost: a\r\n\r\n", 200),
         ("GET x:/v1/login HTTP/1.1\r\nHost: a\r\n\r\n", 400),
         ("GET * HTTP/1.1\r\nHost: a\r\n\r\n", 400),
         ("GET /z HTTP/1.0\r\n\r\n", 200),
@@ -168,6 +170,24 @@ upstream = "api"
     for seen in origin.seen() {
         assert_eq!(seen.target, "/z");
     }
+}
+
+#[test]
+fn a_routes_time_bounds_a_body_that_drips() {
+    let origin = Origin::start();
+    let gateway = Gateway::start(&format!(
+        "[upstreams.api]\nservers = [\"{}\"]\n[routes.all]\nmatch = {{ path = \"/*\" }}\nupstream = \"api\"\ntimeout = \"1s\"\n",
+        origin.address
+    ));
+    let mut connection = Connection::open(gateway.address);
+    connection
+        .send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n")
+        .unwrap();
+    let cut = (0..200).any(|_| {
+        connection.send("x").is_err() || connection.is_readable_within(Duration::from_millis(50))
+    });
+    assert!(cut, "a body may take for ever");
+    gateway.await_metric("tollgate_http_in_flight_requests", 0.0);
 }
 
 #[test]
@@ -267,6 +287,42 @@ fn a_head_that_drips_is_cut_off_and_a_silent_connection_too() {
     assert_eq!(kept.ask("GET", "/v1/a", &[]).status, 200);
     kept.send("GET /v1/a HT").unwrap();
     assert!(kept.is_closed_within(Duration::from_secs(10)));
+}
+
+#[test]
+fn a_flood_of_connections_is_cut_off_counted_and_leaves_those_who_were_there_alone() {
+    for (caps, trusted, reason) in [
+        ("max_connections = 8", "", "total"),
+        ("max_connections_per_ip = 8", "", "address"),
+        // Behind a proxy that is trusted, everybody has its address: only the whole is capped.
+        (
+            "max_connections = 8\nmax_connections_per_ip = 1",
+            "[client_ip]\ntrusted_proxies = [\"127.0.0.0/8\"]",
+            "total",
+        ),
+    ] {
+        let gateway = Gateway::start(&format!(
+            "[server]\n{caps}\n{trusted}\n[routes.all]\nmatch = {{ path = \"/*\" }}\nrespond = {{ status = 204 }}\n"
+        ));
+        gateway.await_metric("tollgate_connections", 0.0);
+        let mut held: Vec<_> = (0..8).map(|_| Connection::open(gateway.address)).collect();
+        for connection in &mut held {
+            assert_eq!(connection.ask("GET", "/", &[]).status, 204);
+        }
+        for _ in 0..50 {
+            let mut refused = Connection::open(gateway.address);
+            assert!(refused.try_ask("GET", "/", &[]).is_err());
+        }
+        for connection in &mut held {
+            assert_eq!(connection.ask("GET", "/", &[]).status, 204);
+        }
+        let series = format!("tollgate_connections_refused_total{{reason=\"{reason}\"}}");
+        // The probe that found the gateway ready may have been one of them.
+        assert!(gateway.metric(&series) >= 50.0);
+        held.clear();
+        gateway.await_metric("tollgate_connections", 0.0);
+        assert_eq!(gateway.get("/").status, 204);
+    }
 }
 
 #[test]

@@ -117,6 +117,32 @@ fn gateway_before(origin: &crate::support::origin::Origin) -> Gateway {
 }
 
 #[test]
+fn a_restart_forgives_nobody_where_usage_is_written_down() {
+    let folder = crate::support::gateway::scratch();
+    let config = format!(
+        "{}\n[store]\nkey_secret_file = \"{}\"\nlocal = {{ snapshot = \"{}\" }}\n",
+        quickstart().replace("limit = \"30/min\"", "limit = \"5/300d\""),
+        crate::support::gateway::secret_file().display(),
+        folder.join("usage").display()
+    );
+    let mut gateway = Gateway::start(&config);
+    for _ in 0..3 {
+        assert_eq!(gateway.get("/").status, 200);
+    }
+    assert_eq!(gateway.stop(), Some(0));
+    let gateway = Gateway::start(&config);
+    let statuses: Vec<_> = (0..3).map(|_| gateway.get("/").status).collect();
+    assert_eq!(statuses, [200, 200, 429]);
+    drop(gateway);
+    // One that is not ours does no harm.
+    fs::write(folder.join("usage"), "junk").unwrap();
+    let gateway = Gateway::start(&config);
+    gateway.await_said("usage not taken over");
+    assert_eq!(gateway.get("/").status, 200);
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
 fn a_log_that_nobody_reads_holds_up_neither_requests_nor_the_end() {
     let folder = crate::support::gateway::scratch();
     let file = folder.join("c.toml");
@@ -167,13 +193,6 @@ fn a_log_that_nobody_reads_holds_up_neither_requests_nor_the_end() {
         std::thread::park_timeout(std::time::Duration::from_millis(20));
     }
     fs::remove_dir_all(folder).unwrap();
-}
-
-#[test]
-fn a_hangup_does_not_end_the_gateway() {
-    let gateway = Gateway::start(&quickstart());
-    gateway.signal("-HUP");
-    assert_eq!(gateway.get("/").status, 200);
 }
 
 #[test]

@@ -125,11 +125,7 @@ fn a_store_that_asks_for_a_password_is_a_store_that_failed() {
     let gateway = Gateway::start(&config(&valkey.address()));
     without_store(&gateway);
     assert!(gateway.metric("tollgate_store_errors_total{kind=\"auth\"}") >= 1.0);
-    assert!(
-        gateway.errors().contains("store.password_file"),
-        "{}",
-        gateway.errors()
-    );
+    gateway.await_said("store.password_file");
     let wrong = config(&format!(":wrong-password@{}", valkey.address()));
     let gateway = Gateway::start(&wrong);
     without_store(&gateway);

@@ -34,6 +34,9 @@ impl Builder<'_> {
             max_body: value(&limits.max_body).map(|size| size.0),
             header_timeout: value(&limits.header_timeout)?.0,
             max_waiting: usize::try_from(value(&server.max_waiting)?.0).ok()?,
+            max_connections: usize::try_from(value(&server.max_connections)?.0).ok()?,
+            max_connections_per_ip: value(&server.max_connections_per_ip)
+                .and_then(|count| usize::try_from(count.0).ok()),
         })
     }
 

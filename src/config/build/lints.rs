@@ -9,6 +9,8 @@ use crate::config::error::{Code, Finding};
 use crate::config::file::{File, Route, Unmatched};
 use crate::config::items::UseItem;
 use crate::config::key_source::{is_param_name, is_unverified};
+use crate::config::source::Place;
+use crate::decide::Rule;
 
 impl Builder<'_> {
     /// Policies that no route uses, and keys that may be missing where nobody says what then.
@@ -50,6 +52,32 @@ impl Builder<'_> {
             )
             .help("add [routes.NAME] with match = { path = \"/*\" } and an upstream"),
         );
+    }
+
+    /// A request waits once, for the longer of two turns: the other bucket then lets through what it did not plan.
+    fn warn_of_two_queues(&self, name: &str, place: Place, known: &[Vec<&Built<'_>>]) {
+        let queues = |built: &&Built<'_>| {
+            let rule = built.policy.as_ref().map(|policy| &policy.rule);
+            built.enforced() && matches!(rule, Some(Rule::LeakyBucket(_)))
+        };
+        let in_the_way: Vec<_> = known
+            .iter()
+            .filter_map(|uses| uses.iter().copied().find(queues))
+            .collect();
+        if let [first, second, ..] = in_the_way.as_slice() {
+            self.findings.add(
+                Finding::new(
+                    Code::W214,
+                    place,
+                    format!(
+                        "route `{name}` has two leaky buckets, `{}` and `{}`: a request waits for the longer turn, and \
+                         the other bucket does not smooth what comes of it",
+                        first.name, second.name
+                    ),
+                )
+                .help("make one of them a token bucket"),
+            );
+        }
     }
 
     /// Segments that are parameters elsewhere, and here a text like any other. Whoever means the text can escape it.
@@ -110,6 +138,7 @@ impl Builder<'_> {
                 uses.into_iter().filter_map(find).collect()
             })
             .collect();
+        self.warn_of_two_queues(name, at.place, &known);
         // A guard holds whatever the client sends. One that stands behind another in a `first_of` does not.
         let is_guard = |built: &&Built<'_>| built.enforced() && !built.escapable();
         let guarded = known

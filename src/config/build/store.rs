@@ -2,6 +2,8 @@
 
 use super::store_url::{Location, parse_url};
 use super::{Builder, non_zero_u32, non_zero_usize, value};
+use std::path::PathBuf;
+
 use crate::check::KeySecret;
 use crate::config::decode::At;
 use crate::config::error::{Code, Finding};
@@ -33,8 +35,27 @@ impl Builder<'_> {
             instances: instances?,
             prefix: prefix?.as_str().into(),
             key_secret: secret?,
+            key_secret_is_given: written.key_secret_file.is_some(),
             max_keys: non_zero_usize(value(&written.local)?.max_keys?.value.0)?,
+            snapshot: self.snapshot(written)?,
         })
+    }
+
+    /// Where usage goes over a restart. With a secret that is made up at each start nobody would know it again.
+    fn snapshot(&self, written: &Written) -> Option<Option<PathBuf>> {
+        let Some(path) = &value(&written.local)?.snapshot else {
+            return Some(None);
+        };
+        if written.key_secret_file.is_none() && !written.unread.contains(&"key_secret_file") {
+            self.error(
+                Code::E016,
+                path.place,
+                "a `snapshot` needs a `key_secret_file`: whom it counted is known by the secret alone",
+                "set store.key_secret_file: head -c 32 /dev/urandom > key_secret",
+            );
+            return None;
+        }
+        Some(Some(self.sources.resolve(path.place.source, &path.value.0)))
     }
 
     /// The prefix stands before braces and colons that mean something, and in ACL patterns.

@@ -1,11 +1,12 @@
 //! The series of a route: its requests, and what its policies did with them.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use http::Method;
-use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec};
+use prometheus::{Histogram, IntCounter, IntCounterVec};
 
 use super::RouteLabels;
+use super::families::Families;
 use super::labels::Verdict;
 use crate::check::{Policy, Scope, Source};
 
@@ -35,18 +36,69 @@ pub struct RouteMetrics {
     /// Counters by method, then code; each made when first met.
     by_method: [OnceLock<ByCode>; METHODS.len() + 1],
     duration: Histogram,
-    decisions: Vec<(usize, DecisionMetrics)>,
+    decisions: Vec<DecisionMetrics>,
 }
 
 type ByCode = Box<[OnceLock<IntCounter>]>;
 
 #[derive(Debug)]
 struct DecisionMetrics {
+    policy: Arc<str>,
+    index: usize,
     home: Source,
     counters: [[Option<IntCounter>; 3]; 4],
 }
 
 impl RouteMetrics {
+    pub(super) fn new(families: &Families, route: &RouteLabels<'_>, shared: bool) -> Self {
+        Self {
+            name: route.name.into(),
+            requests: families.requests.clone(),
+            by_method: std::array::from_fn(|_| OnceLock::new()),
+            duration: families.durations.with_label_values(&[route.name]),
+            decisions: route
+                .policies
+                .iter()
+                .map(|policy| DecisionMetrics::new(families, route.name, policy, shared))
+                .collect(),
+        }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Takes away the series that `later`, the route of the same name in a later configuration, does not have.
+    pub(super) fn forget(&self, families: &Families, later: Option<&Self>) {
+        for gone in &self.decisions {
+            let stays = later.is_some_and(|later| {
+                later
+                    .decisions
+                    .iter()
+                    .any(|known| known.policy == gone.policy)
+            });
+            if !stays {
+                gone.forget(families, &self.name);
+            }
+        }
+        if later.is_none() {
+            let _ = families.durations.remove_label_values(&[&*self.name]);
+            for (slot, codes) in self.by_method.iter().enumerate() {
+                let method = METHODS.get(slot).map_or(OTHER, Method::as_str);
+                let made = codes
+                    .get()
+                    .into_iter()
+                    .flat_map(|codes| codes.iter().enumerate());
+                for (code, _) in made.filter(|(_, counter)| counter.get().is_some()) {
+                    let code = (code + 100).to_string();
+                    let _ = families
+                        .requests
+                        .remove_label_values(&[&*self.name, method, &code]);
+                }
+            }
+        }
+    }
+
     /// Counts a request.
     pub fn request(&self, method: &str, status: u16, seconds: f64) {
         let slot = METHODS
@@ -72,7 +124,7 @@ impl RouteMetrics {
 
     /// Counts what a policy did; `source` is where, and by default where the policy counts.
     pub fn decision(&self, policy: usize, verdict: Verdict, source: Option<Source>) {
-        let Some((_, metrics)) = self.decisions.iter().find(|(index, _)| *index == policy) else {
+        let Some(metrics) = self.decisions.iter().find(|known| known.index == policy) else {
             return;
         };
         let counter = |source: Source| {
@@ -87,32 +139,24 @@ impl RouteMetrics {
     }
 }
 
-/// What the series of all routes are made of.
-pub(super) struct RouteFamilies {
-    pub(super) requests: IntCounterVec,
-    pub(super) durations: HistogramVec,
-    pub(super) decisions: IntCounterVec,
-    pub(super) shared: bool,
-}
-
-impl RouteFamilies {
-    pub(super) fn route(&self, route: &RouteLabels<'_>) -> RouteMetrics {
-        RouteMetrics {
-            name: route.name.into(),
-            requests: self.requests.clone(),
-            by_method: std::array::from_fn(|_| OnceLock::new()),
-            duration: self.durations.with_label_values(&[route.name]),
-            decisions: route
-                .policies
-                .iter()
-                .map(|policy| (policy.index, self.policy(route.name, policy)))
-                .collect(),
+impl DecisionMetrics {
+    /// Takes away all of its series.
+    fn forget(&self, families: &Families, route: &str) {
+        for verdict in Verdict::ALL {
+            for source in Source::ALL {
+                let _ = families.decisions.remove_label_values(&[
+                    route,
+                    &*self.policy,
+                    verdict.as_str(),
+                    source.as_str(),
+                ]);
+            }
         }
     }
 
     /// The counters that can ever count: of the policy's home, and of the fallback where there is one.
-    fn policy(&self, route: &str, policy: &Policy) -> DecisionMetrics {
-        let home = if self.shared && policy.scope == Scope::Shared {
+    fn new(families: &Families, route: &str, policy: &Policy, shared: bool) -> Self {
+        let home = if shared && policy.scope == Scope::Shared {
             Source::Store
         } else {
             Source::Local
@@ -124,7 +168,7 @@ impl RouteFamilies {
                         && home == Source::Store
                         && verdict != Verdict::Skip);
                 counts.then(|| {
-                    self.decisions.with_label_values(&[
+                    families.decisions.with_label_values(&[
                         route,
                         &*policy.name,
                         verdict.as_str(),
@@ -133,6 +177,11 @@ impl RouteFamilies {
                 })
             })
         });
-        DecisionMetrics { home, counters }
+        Self {
+            policy: Arc::clone(&policy.name),
+            index: policy.index,
+            home,
+            counters,
+        }
     }
 }

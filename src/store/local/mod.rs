@@ -5,15 +5,18 @@
 //! the locks: what a state was stamped with is never later than the next reading.
 
 mod shard;
+mod snapshot;
 
 use std::num::NonZeroUsize;
+use std::path::Path;
 use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use self::shard::Outage;
 use self::shard::{Key, Shard};
+pub use self::snapshot::SnapshotError;
 use super::{Store, StoreError};
-use crate::check::Check;
+use crate::check::{Check, KeySecret};
 use crate::clock::Clock;
 use crate::decide::{Ask, Change, Charge, Decision, Timestamp, decide_all};
 
@@ -52,7 +55,7 @@ impl LocalStore {
             max_keys: max_keys.get(),
             keys: AtomicUsize::new(0),
             next_swept: AtomicUsize::new(0),
-            outage: AtomicU16::new(0),
+            outage: AtomicU16::new(Outage::after(0).number()),
             clock,
         }
     }
@@ -203,6 +206,48 @@ impl LocalStore {
         }
         self.keys.fetch_sub(swept, Ordering::Relaxed);
         swept
+    }
+
+    /// Writes all that counts into a file, to be taken over by [`LocalStore::restore`] after a restart. Returns how
+    /// many states that were.
+    ///
+    /// # Errors
+    ///
+    /// Those of the file system. The file that was there is then still there.
+    pub fn save(&self, path: &Path, secret: &KeySecret) -> Result<usize, SnapshotError> {
+        let now = self.clock.now();
+        let mut kept = Vec::new();
+        for shard in &self.shards {
+            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            kept.extend(shard.kept(now, self.outage()));
+        }
+        snapshot::write(path, secret, &kept)?;
+        Ok(kept.len())
+    }
+
+    /// Takes over what [`LocalStore::save`] wrote, as far as it still counts, there is room, and nothing is known of
+    /// its key. Returns how many states that are.
+    ///
+    /// # Errors
+    ///
+    /// Those of the file system, and [`SnapshotError::Foreign`]. Nothing is taken over then.
+    pub fn restore(&self, path: &Path, secret: &KeySecret) -> Result<usize, SnapshotError> {
+        let now = self.clock.now();
+        let mut taken = 0;
+        for mut kept in snapshot::read(path, secret)? {
+            // An outage that goes on over a restart is the first one after it.
+            kept.key = kept.key.in_outage(Outage::after(0));
+            let Some((_, mut shard)) = self.lock_shard(kept.key.shard(SHARDS)) else {
+                continue;
+            };
+            let is_full = self.keys.load(Ordering::Relaxed) >= self.max_keys;
+            if kept.fresh_at > now && !is_full && shard.get(&kept.key).is_none() {
+                shard.add(kept);
+                self.keys.fetch_add(1, Ordering::Relaxed);
+                taken += 1;
+            }
+        }
+        Ok(taken)
     }
 
     /// How many states there are.

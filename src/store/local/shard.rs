@@ -4,12 +4,14 @@
 use std::mem;
 
 use hashbrown::HashTable;
+use serde::{Deserialize, Serialize};
 
+use super::snapshot::Kept;
 use crate::check::Check;
 use crate::decide::{Change, State, Timestamp, sliding_log};
 
 /// Of whom and by what: an entity and a policy's generation.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub(super) struct Key {
     entity: [u8; 16],
     policy: u64,
@@ -81,6 +83,16 @@ impl Key {
         (usize::from(a) << 8 | usize::from(b)).wrapping_add(policy) % shards
     }
 
+    /// The same in this outage, if it was counted in one.
+    pub(super) fn in_outage(self, outage: Outage) -> Self {
+        let in_one = self.policy & !POLICY != 0;
+        let tag = if in_one { outage.tag() } else { 0 };
+        Self {
+            policy: self.policy & POLICY | tag,
+            ..self
+        }
+    }
+
     /// Whether it was counted in an outage that is over.
     fn is_over(&self, current: Outage) -> bool {
         let tag = self.policy & !POLICY;
@@ -133,6 +145,18 @@ impl Shard {
         self.slots.get_mut(place)
     }
 
+    /// Every state that counts at `now`, in this outage if it was counted in one.
+    pub(super) fn kept(&self, now: Timestamp, outage: Outage) -> impl Iterator<Item = Kept> {
+        self.slots
+            .iter()
+            .filter(move |slot| slot.fresh_at > now && !slot.key.is_over(outage))
+            .map(|slot| Kept {
+                key: slot.key,
+                state: slot.state.clone(),
+                fresh_at: slot.fresh_at,
+            })
+    }
+
     /// Makes the change; the state then equals a fresh one from `fresh_at` on.
     pub(super) fn apply(&mut self, key: Key, change: Change, fresh_at: Timestamp) {
         if change == Change::None {
@@ -144,13 +168,25 @@ impl Shard {
         }
         let mut state = None;
         change.apply(&mut state);
-        let (Some(state), Ok(place)) = (state, u32::try_from(self.slots.len())) else {
+        if let Some(state) = state {
+            self.add(Kept {
+                key,
+                state,
+                fresh_at,
+            });
+        }
+    }
+
+    /// Puts in the state of a key that has none.
+    pub(super) fn add(&mut self, kept: Kept) {
+        let Ok(place) = u32::try_from(self.slots.len()) else {
             return;
         };
+        let key = kept.key;
         self.slots.push(Slot {
             key,
-            state,
-            fresh_at,
+            state: kept.state,
+            fresh_at: kept.fresh_at,
         });
         let slots = &self.slots;
         self.places

@@ -24,7 +24,7 @@ use connection::{Blame, Link, Shared};
 pub use dial::{Address, Login, Sentinels};
 
 /// How Valkey is reached.
-#[derive(Clone)]
+#[derive(Clone, Eq, PartialEq)]
 pub struct Settings {
     /// Where it is.
     pub address: Address,

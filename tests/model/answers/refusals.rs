@@ -7,14 +7,6 @@ fn each_refusal_is_these_bytes() {
     let login = policy("login", log(5, MINUTE));
     let quota = [ruling(&login, denied(0, Some(12_400_000), 40 * SECOND))];
     let never = [ruling(&login, denied(5, None, 0))];
-    let queue = policy("sms", leaky(10, SECOND, 30));
-    let waiting = [ruling(
-        &queue,
-        Decision {
-            delay_us: 2_100_000,
-            ..allowed(9, 2_100_000)
-        },
-    )];
     let id = format!("x-request-id: {ID}");
     for (refusal, rulings, status, fields, body, reason) in [
         (
@@ -32,14 +24,6 @@ fn each_refusal_is_these_bytes() {
             "ratelimit-policy: \"login\";q=5;w=60\nratelimit: \"login\";r=5\n",
             r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,"detail":"Policy login never allows a request of this cost, however long it waits.","instance":"urn:uuid:0190a0b0-1111-7222-8333-444455556666","violated-policies":["login"]}"#,
             "no wait helps",
-        ),
-        (
-            Refusal::QueueFull(&queue),
-            &waiting,
-            429,
-            "ratelimit-policy: \"sms\";q=10;w=1;tollgate-burst=30\nratelimit: \"sms\";r=9\nretry-after: 3\n",
-            r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,"detail":"Policy sms allows 10 per 1 s. Try again in 3 seconds.","instance":"urn:uuid:0190a0b0-1111-7222-8333-444455556666","violated-policies":["sms"],"retry_after_seconds":3}"#,
-            "no room to wait",
         ),
         (
             Refusal::MissingKey(&login),

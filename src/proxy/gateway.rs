@@ -1,0 +1,218 @@
+//! One configuration in force, and all that serves requests by it.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use arc_swap::ArcSwap;
+use http::{HeaderMap, StatusCode};
+use tracing::{info, warn};
+
+use super::context::Context;
+use super::pool::Pool;
+use super::wait::Room;
+use crate::answer;
+use crate::check::{Demand, KeySecret, Policy};
+use crate::clock::{Clock, wall_now_us};
+use crate::config::{Config, StoreKind, Target};
+use crate::decide::Rule;
+use crate::record::access_log::AccessLog;
+use crate::record::metrics::{Labels, Metrics, RouteLabels};
+use crate::store::Cause;
+use crate::store::limiter::Limiter;
+use crate::store::local::{LocalStore, SnapshotError};
+use crate::store::valkey::ValkeyStore;
+use crate::store::valkey::connection::Connector;
+
+/// One configuration in force, and all that serves requests by it.
+#[derive(Debug)]
+pub struct Gateway {
+    /// What the operator wrote.
+    pub config: Arc<Config>,
+    /// What decides.
+    pub limiter: Arc<Limiter>,
+    /// What Prometheus sees.
+    pub metrics: Metrics,
+    /// What is logged.
+    pub access_log: Arc<AccessLog>,
+    /// The servers of the upstreams, by position.
+    pub pools: Box<[Pool]>,
+    /// Room to wait in.
+    pub room: Room,
+    /// For each leaky bucket the rule by which nobody waits, for when there is no room to; by policy.
+    pub unqueued: Box<[Option<Rule>]>,
+    /// Whether the log says that a forwarding header is not read: once is enough.
+    pub told_of_forwarding: AtomicBool,
+}
+
+/// The gateway in force. A reload puts another in its place; a request keeps the one that it began with.
+#[derive(Clone, Debug)]
+pub struct Current(Arc<ArcSwap<Gateway>>);
+
+impl Current {
+    /// This one for now.
+    #[must_use]
+    pub fn new(gateway: Gateway) -> Self {
+        Self(Arc::new(ArcSwap::from_pointee(gateway)))
+    }
+
+    /// The gateway in force.
+    #[must_use]
+    pub fn get(&self) -> Arc<Gateway> {
+        self.0.load_full()
+    }
+
+    /// Puts another in force. Returns the one before.
+    pub fn put(&self, gateway: Gateway) -> Arc<Gateway> {
+        self.0.swap(Arc::new(gateway))
+    }
+}
+
+impl Gateway {
+    /// The first gateway, with nothing counted; and what connects it to its shared store. The upstreams' names are
+    /// looked up, which blocks.
+    ///
+    /// # Errors
+    ///
+    /// When metrics collide, which is a mistake of ours.
+    pub fn first(config: Config) -> prometheus::Result<(Self, Option<Connector>)> {
+        let config = Arc::new(config);
+        let (shared, connector) = match &config.store.kind {
+            StoreKind::Local => (None, None),
+            StoreKind::Valkey(settings) => {
+                let prefix = Arc::clone(&config.store.prefix);
+                let (store, connector) = ValkeyStore::new(settings.clone(), prefix, None);
+                (Some(store), Some(connector))
+            }
+        };
+        let causes = Cause::ALL.map(Cause::as_str);
+        let metrics = Metrics::new(&labels(&config), &causes)?;
+        let local = LocalStore::new(config.store.max_keys, Clock::steady());
+        if let Some(path) = &config.store.snapshot {
+            restore(&local, path, &config.store.key_secret);
+        }
+        let gateway = Self {
+            limiter: Arc::new(Limiter::new(local, shared)),
+            metrics,
+            access_log: Arc::new(AccessLog::new(config.logs.json)),
+            pools: pools(&config),
+            room: Room::new(config.server.max_waiting),
+            unqueued: unqueued(&config),
+            told_of_forwarding: AtomicBool::new(false),
+            config,
+        };
+        Ok((gateway, connector))
+    }
+
+    /// The gateway of another configuration. It shares what has been counted with this one, and all that a
+    /// configuration cannot change while it runs. The upstreams' names are looked up, which blocks.
+    #[must_use]
+    pub fn next(&self, config: Config) -> Self {
+        let config = Arc::new(config);
+        Self {
+            limiter: Arc::clone(&self.limiter),
+            metrics: self.metrics.renewed(&labels(&config)),
+            access_log: Arc::clone(&self.access_log),
+            pools: pools(&config),
+            room: self.room.clone(),
+            unqueued: unqueued(&config),
+            told_of_forwarding: AtomicBool::new(false),
+            config,
+        }
+    }
+
+    /// Writes down what was used in process, where the configuration says so.
+    pub fn save_usage(&self) {
+        let Some(path) = &self.config.store.snapshot else {
+            return;
+        };
+        match self
+            .limiter
+            .local()
+            .save(path, &self.config.store.key_secret)
+        {
+            Ok(states) => info!(path = %path.display(), states, "usage written down"),
+            Err(error) => {
+                warn!(path = %path.display(), %error, "usage not written down: a restart forgives everybody");
+            }
+        }
+    }
+
+    /// Adds our fields to an answer. Returns whether the upstream's were malformed.
+    pub fn annotate(&self, ctx: &Context, status: StatusCode, headers: &mut HeaderMap) -> bool {
+        let now_epoch_s = wall_now_us() / 1_000_000;
+        answer::annotate(
+            &self.config.headers,
+            &ctx.rulings(),
+            status,
+            now_epoch_s,
+            headers,
+        )
+    }
+}
+
+/// Takes over what an earlier process wrote down; a file that is not there yet is none.
+fn restore(local: &LocalStore, path: &Path, secret: &KeySecret) {
+    match local.restore(path, secret) {
+        Ok(states) => info!(path = %path.display(), states, "usage taken over"),
+        Err(SnapshotError::Io(error)) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => {
+            warn!(path = %path.display(), %error, "usage not taken over: everybody starts afresh");
+        }
+    }
+}
+
+fn pools(config: &Config) -> Box<[Pool]> {
+    let pools: Box<[Pool]> = config
+        .upstreams
+        .iter()
+        .map(|upstream| {
+            let servers = match &upstream.target {
+                Target::Servers(servers) => servers.clone(),
+                Target::Echo => Vec::new(),
+            };
+            Pool::new(Arc::clone(&upstream.name), servers)
+        })
+        .collect();
+    // Known before the first request; later looked up in the background.
+    pools.iter().for_each(Pool::resolve);
+    pools
+}
+
+fn unqueued(config: &Config) -> Box<[Option<Rule>]> {
+    config
+        .policies
+        .iter()
+        .map(|policy| policy.rule.without_waiting())
+        .collect()
+}
+
+/// What metrics need of a configuration, in the order of its indexes.
+fn labels(config: &Config) -> Labels<'_> {
+    let mut routes: Vec<_> = config.routes.iter().collect();
+    routes.sort_by_key(|route| route.index);
+    Labels {
+        routes: routes
+            .into_iter()
+            .map(|route| RouteLabels {
+                name: &route.name,
+                policies: route.demands.iter().flat_map(policies_of).collect(),
+            })
+            .collect(),
+        policies: &config.policies,
+        upstreams: config
+            .upstreams
+            .iter()
+            .map(|upstream| Arc::clone(&upstream.name))
+            .collect(),
+        shared: !matches!(config.store.kind, StoreKind::Local),
+    }
+}
+
+fn policies_of(demand: &Demand) -> Vec<&Policy> {
+    match demand {
+        Demand::One(used) => vec![&*used.policy],
+        Demand::FirstOf(uses) => uses.iter().map(|used| &*used.policy).collect(),
+    }
+}

@@ -1,0 +1,233 @@
+//! A configuration that is read again: whole or not at all, and without forgetting anybody.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use tollgate::clock::monotonic_now;
+
+use crate::support::gateway::{Gateway, secret_file};
+use crate::support::http::Connection;
+use crate::support::valkey::Valkey;
+
+/// One policy in front of the echo; `store` is a section of its own, or empty.
+fn config(store: &str, policy: &str) -> String {
+    format!(
+        "{store}\n[upstreams.demo]\nbuiltin = \"echo\"\n[policies.limit]\nkey = \"ip\"\n{policy}\n\
+         [routes.all]\nmatch = {{ path = \"/*\" }}\nupstream = \"demo\"\npolicies = [\"limit\"]\n"
+    )
+}
+
+fn shared(valkey: &Valkey) -> String {
+    format!(
+        "[store]\nkind = \"valkey\"\nurl = \"valkey://{}\"\ntimeout = \"10s\"\nkey_secret_file = \"{}\"\n",
+        valkey.address(),
+        secret_file().display()
+    )
+}
+
+/// How many of so many requests pass.
+fn passed(gateway: &Gateway, requests: usize) -> usize {
+    (0..requests)
+        .filter(|_| gateway.get("/").status == 200)
+        .count()
+}
+
+#[test]
+fn an_edited_limit_keeps_what_was_used_and_another_kind_starts_afresh() {
+    let valkey = Valkey::start();
+    for store in [String::new(), shared(&valkey)] {
+        let limit = |kind: &str, limit: u64| {
+            config(
+                &store,
+                &format!("kind = \"{kind}\"\nlimit = \"{limit}/300d\""),
+            )
+        };
+        for kind in [
+            "token-bucket",
+            "fixed-window",
+            "sliding-log",
+            "sliding-counter",
+        ] {
+            redis::cmd("FLUSHALL").exec(&mut valkey.connect()).unwrap();
+            let gateway = Gateway::start(&limit(kind, 10));
+            gateway.await_metric("tollgate_store_up", 1.0);
+            assert_eq!(passed(&gateway, 15), 10, "{kind}");
+            // Denials cost nothing: ten more at once, and no more.
+            assert!(gateway.reload(&limit(kind, 20)));
+            assert_eq!(passed(&gateway, 15), 10, "{kind}");
+            // Twenty are used: of fifteen nobody has anything left.
+            assert!(gateway.reload(&limit(kind, 15)));
+            assert_eq!(passed(&gateway, 5), 0, "{kind}");
+            // What has nothing to do with it changes nothing.
+            let unrelated = limit(kind, 15) + "[headers]\nlegacy = \"seconds\"\n";
+            assert!(gateway.reload(&unrelated));
+            let denied = gateway.get("/");
+            assert_eq!(denied.status, 429);
+            assert_eq!(denied.header("x-ratelimit-remaining"), Some("0"));
+            gateway.await_said("policies.limit.limit");
+            gateway.await_said("(counters kept)");
+        }
+        let gateway = Gateway::start(&limit("token-bucket", 10));
+        gateway.await_metric("tollgate_store_up", 1.0);
+        passed(&gateway, 15);
+        assert!(gateway.reload(&limit("leaky-bucket", 3)));
+        assert_eq!(gateway.get("/").status, 200);
+        gateway.await_said("(counters restart)");
+    }
+}
+
+#[test]
+fn a_bad_configuration_changes_nothing_and_says_so() {
+    let good = config("", "kind = \"token-bucket\"\nlimit = \"10/300d\"");
+    let gateway = Gateway::start(&good);
+    assert_eq!(passed(&gateway, 4), 4);
+    for (bad, reason) in [
+        (
+            good.replace("limit = ", "limti = "),
+            "did you mean `limit`?",
+        ),
+        (
+            good.replace("[\"limit\"]", "[\"limits\"]"),
+            "unknown policy",
+        ),
+        ("this is no TOML".to_owned(), "E001"),
+        (
+            good.clone() + "[server]\nthreads = 7\n",
+            "server.threads can change at a restart only",
+        ),
+        (
+            good.clone() + "[listeners.other]\naddress = \"127.0.0.1:1\"\n",
+            "listeners can change at a restart only",
+        ),
+        (
+            good.clone() + "[store]\nlocal = { max_keys = 5 }\n",
+            "store.local.max_keys can change at a restart only",
+        ),
+    ] {
+        assert!(!gateway.reload(&bad), "{bad}");
+        gateway.await_said(reason);
+        gateway.await_metric("tollgate_config_last_reload_successful", 0.0);
+    }
+    assert_eq!(passed(&gateway, 10), 6);
+    assert!(gateway.reload(&good));
+    gateway.await_metric("tollgate_config_last_reload_successful", 1.0);
+    assert_eq!(passed(&gateway, 5), 0);
+}
+
+#[test]
+fn a_hundred_reloads_under_load_fail_no_request_and_lose_no_usage() {
+    let valkey = Valkey::start();
+    for store in [String::new(), shared(&valkey)] {
+        let with =
+            |more: &str| config(&store, "kind = \"sliding-log\"\nlimit = \"300/300d\"") + more;
+        let gateway = Gateway::start(&with(""));
+        gateway.await_metric("tollgate_store_up", 1.0);
+        let stop = Arc::new(AtomicBool::new(false));
+        let clients: Vec<_> = (0..4)
+            .map(|_| {
+                let (stop, address) = (Arc::clone(&stop), gateway.address);
+                thread::spawn(move || {
+                    let mut connection = Connection::open(address);
+                    let mut allowed = 0;
+                    while !stop.load(Ordering::SeqCst) {
+                        let response = connection.ask("GET", "/", &[]);
+                        assert!(matches!(response.status, 200 | 429), "{response:?}");
+                        allowed += usize::from(response.status == 200);
+                    }
+                    allowed
+                })
+            })
+            .collect();
+        for number in 0..50 {
+            let route = format!(
+                "[routes.r{number}]\nmatch = {{ path = \"/r{number}\" }}\nupstream = \"demo\"\npolicies = [\"limit\"]\n"
+            );
+            assert!(gateway.reload(&with(&route)));
+            assert!(!gateway.reload(&with("[policies.bad]\n")));
+        }
+        stop.store(true, Ordering::SeqCst);
+        let allowed: usize = clients
+            .into_iter()
+            .map(|client| client.join().unwrap())
+            .sum();
+        assert!(allowed <= 300);
+        assert_eq!(allowed + passed(&gateway, 310), 300);
+        gateway.await_metric("tollgate_http_in_flight_requests", 0.0);
+        assert_eq!(gateway.reloads(), (50, 50));
+        // One of the fifty routes is left.
+        let scrape = gateway.scrape();
+        assert!(scrape.contains("route=\"r49\""));
+        assert!(!scrape.contains("route=\"r48\""), "{scrape}");
+    }
+}
+
+#[test]
+fn series_of_what_is_gone_go_and_those_of_what_stays_count_on() {
+    let two = "[policies.gone]\nkind = \"token-bucket\"\nlimit = \"5/d\"\nkey = \"ip\"\n\
+               [upstreams.gone]\nservers = [\"127.0.0.1:1\"]\n\
+               [routes.gone]\nmatch = { path = \"/gone\" }\nupstream = \"gone\"\npolicies = [\"gone\"]\n";
+    let one = config("", "kind = \"token-bucket\"\nlimit = \"10/300d\"");
+    let gateway = Gateway::start(&(one.clone() + two));
+    assert_eq!(gateway.get("/gone").status, 502);
+    assert_eq!(passed(&gateway, 3), 3);
+    let units = "tollgate_policy_units_total{policy=\"limit\"}";
+    gateway.await_metric(units, 3.0);
+    assert!(gateway.scrape().contains("=\"gone\""));
+    assert!(gateway.reload(&one));
+    assert!(
+        !gateway.scrape().contains("=\"gone\""),
+        "{}",
+        gateway.scrape()
+    );
+    assert_eq!(gateway.get("/gone").status, 200);
+    gateway.await_metric(units, 4.0);
+}
+
+#[test]
+fn a_watched_configuration_is_read_when_its_file_or_the_link_to_it_changes() {
+    let limit = |count: u64| {
+        config(
+            "",
+            &format!(
+                "kind = \"fixed-window\"\nanchor = \"first-request\"\nlimit = \"{count}/300d\""
+            ),
+        )
+    };
+    let gateway = Gateway::start_with(&limit(1), &["--watch"]);
+    let now_allows = |count: u64| {
+        let deadline = monotonic_now() + Duration::from_secs(20);
+        let policy = format!("\"limit\";q={count};w=25920000");
+        while gateway.get("/").header("ratelimit-policy") != Some(&policy) {
+            assert!(monotonic_now() < deadline, "{count}: {}", gateway.errors());
+            thread::park_timeout(Duration::from_millis(50));
+        }
+    };
+    now_allows(1);
+    // Renamed over.
+    gateway.rewrite(&limit(2));
+    now_allows(2);
+    // Written in place.
+    let text = fs::read_to_string(gateway.file()).unwrap();
+    fs::write(gateway.file(), text.replace("2/300d", "3/300d")).unwrap();
+    now_allows(3);
+    // As Kubernetes mounts a config map: the file is a link into a folder that is itself a link, and that is swapped.
+    let folder = gateway.file().parent().unwrap().to_owned();
+    let version = |name: &str, count: u64| {
+        fs::create_dir(folder.join(name)).unwrap();
+        let text = text.replace("2/300d", &format!("{count}/300d"));
+        fs::write(folder.join(name).join("tollgate.toml"), text).unwrap();
+    };
+    version("v4", 4);
+    version("v5", 5);
+    symlink("v4", folder.join("..data")).unwrap();
+    symlink("..data/tollgate.toml", folder.join("link")).unwrap();
+    fs::rename(folder.join("link"), gateway.file()).unwrap();
+    now_allows(4);
+    symlink("v5", folder.join("..new")).unwrap();
+    fs::rename(folder.join("..new"), folder.join("..data")).unwrap();
+    now_allows(5);
+}
