@@ -59,6 +59,8 @@ impl Probes {
             .set(i64::try_from(keys).unwrap_or(i64::MAX));
         let up = self.limiter.shared().is_none_or(ValkeyStore::is_up);
         self.metrics.store_up.set(i64::from(up));
+        let instances = self.limiter.shared().map_or(0, ValkeyStore::instances);
+        self.metrics.store_instances.set(i64::from(instances));
         match self.metrics.encode() {
             Ok(text) => (StatusCode::OK, EXPOSITION, text),
             Err(_) => (StatusCode::INTERNAL_SERVER_ERROR, TEXT, Vec::new()),

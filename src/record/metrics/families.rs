@@ -39,6 +39,8 @@ pub struct Families {
     pub store_check: Histogram,
     /// Whether the shared store answers.
     pub store_up: IntGauge,
+    /// Gateways that share the store, as far as it is known.
+    pub store_instances: IntGauge,
     /// Entries of the store in process.
     pub local_keys: IntGauge,
     /// Lines of the access log that were dropped.
@@ -122,6 +124,10 @@ impl Families {
                     .collect()
             },
             store_up: make.gauge("tollgate_store_up", "Whether the store answers.")?,
+            store_instances: make.gauge(
+                "tollgate_store_instances",
+                "Gateways last seen in the shared store; 0 without one.",
+            )?,
             local_keys: make.gauge(
                 "tollgate_store_local_keys",
                 "Entries of the store in process.",
