@@ -34,6 +34,8 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> ExitCode {
+    // Before they are read: a change in between is seen as one.
+    let watched_from = args.watch.then(|| config::fingerprint(&args.config));
     let loaded = config::load(&args.config, &config::LoadOptions::from_process());
     let meaning = config::summary(&loaded);
     let effective = config::Effective::of(&loaded).unwrap_or_default();
@@ -59,7 +61,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
     let source = serve::Source {
         path: args.config.clone(),
         effective,
-        watch: args.watch,
+        watched_from,
         upgrade_sock: args.upgrade_sock.clone(),
         takes_over: args.upgrade,
     };

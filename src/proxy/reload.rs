@@ -78,11 +78,12 @@ impl Reloader {
         }
     }
 
-    /// Reloads when the files have changed, and have stopped changing.
-    pub async fn watch(self: Arc<Self>) {
+    /// Reloads when the files have changed, and have stopped changing. `taken` is [`config::fingerprint`] of what is in
+    /// force.
+    pub async fn watch(self: Arc<Self>, taken: [u8; 32]) {
         let mut tick = interval(LOOK_EVERY);
-        let mut seen = self.fingerprint().await;
-        let mut taken = seen;
+        let mut taken = Some(taken);
+        let mut seen = taken;
         loop {
             tick.tick().await;
             let now = self.fingerprint().await;

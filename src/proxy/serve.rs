@@ -13,11 +13,12 @@ use pingora::protocols::l4::stream::L4BufferSettings;
 use pingora::proxy::http_proxy;
 use pingora::server::configuration::{Opt, ServerConf};
 use pingora::server::{RunArgs, Server, ShutdownWatch};
+use pingora::services::ServiceReadyNotifier;
 use pingora::services::background::{BackgroundService, background_service};
 use pingora::services::listening::Service;
 use thiserror::Error;
 use tokio::sync::Mutex;
-use tokio::time::interval;
+use tokio::time::{interval, sleep, timeout};
 use tracing::{info, warn};
 
 use super::Proxy;
@@ -43,6 +44,10 @@ const FLUSH_EVERY: Duration = Duration::from_millis(200);
 const SWEEP_EVERY: Duration = Duration::from_millis(500);
 /// Entries looked at in one sweep: a million keys are seen twice a minute.
 const SWEEP_STEPS: usize = 20_000;
+
+/// How long nothing is served while the first connection to the store is tried: what is decided without it counts apart.
+const FIRST_TRY_MAX: Duration = Duration::from_secs(1);
+const FIRST_TRY_LOOK_EVERY: Duration = Duration::from_millis(5);
 
 const RESOLVE_EVERY: Duration = Duration::from_secs(30);
 
@@ -71,8 +76,8 @@ pub struct Source {
     pub path: PathBuf,
     /// What was read from it.
     pub effective: Effective,
-    /// Whether it is read again when it changes.
-    pub watch: bool,
+    /// If it is read again when it changes: [`crate::config::fingerprint`] of what was read, or of what was there before.
+    pub watched_from: Option<[u8; 32]>,
     /// Where a newer process takes the listeners over.
     pub upgrade_sock: Option<PathBuf>,
     /// Whether this is such a process: it gets its listeners from the one before.
@@ -138,7 +143,7 @@ pub fn run(
                 .l4_buffer(L4BufferSettings::default().read(READ_BUFFER)),
         );
     }
-    server.add_service(edge);
+    let mut serving = vec![server.add_service(edge)];
 
     let ready = Arc::new(AtomicBool::new(true));
     if let Some(metrics) = &config.metrics {
@@ -146,19 +151,24 @@ pub fn run(
         let mut service = Service::new("metrics".to_owned(), probes);
         service.threads = Some(1);
         service.add_tcp(&metrics.address.to_string());
-        server.add_service(service);
+        serving.push(server.add_service(service));
     }
     let mut background = background_service(
         "background",
         Background {
             current,
             connector: Mutex::new(connector),
-            watch: source.watch.then(|| Arc::clone(&reloader)),
+            watch: source
+                .watched_from
+                .map(|fingerprint| (Arc::clone(&reloader), fingerprint)),
             end: Arc::clone(&end),
         },
     );
     background.threads = Some(1);
-    server.add_service(background);
+    let background = server.add_service(background);
+    for service in serving {
+        service.add_dependency(&background);
+    }
 
     for listener in &config.listeners {
         info!(listener = %listener.name, address = %listener.address, "listening");
@@ -209,13 +219,17 @@ fn probe(config: &Config) -> Result<(), StartError> {
 struct Background {
     current: Current,
     connector: Mutex<Option<Connector>>,
-    watch: Option<Arc<Reloader>>,
+    watch: Option<(Arc<Reloader>, [u8; 32])>,
     end: Arc<End>,
 }
 
 #[async_trait]
 impl BackgroundService for Background {
-    async fn start(&self, mut shutdown: ShutdownWatch) {
+    async fn start_with_ready_notifier(
+        &self,
+        mut shutdown: ShutdownWatch,
+        ready: ServiceReadyNotifier,
+    ) {
         if let Some(connector) = self.connector.lock().await.take() {
             // Decisions are still made while requests finish: it ends with the process.
             let (stay, stop) = tokio::sync::watch::channel(false);
@@ -228,13 +242,29 @@ impl BackgroundService for Background {
         tokio::spawn(flush(Arc::clone(&gateway)));
         tokio::spawn(sweep(Arc::clone(&gateway)));
         tokio::spawn(resolve(self.current.clone()));
-        if let Some(reloader) = &self.watch {
-            tokio::spawn(Arc::clone(reloader).watch());
+        if let Some((reloader, fingerprint)) = &self.watch {
+            tokio::spawn(Arc::clone(reloader).watch(*fingerprint));
         }
+        first_try(&gateway).await;
+        ready.notify_ready();
         // An error means that nobody will tell us any more: as good as told.
         let _ = shutdown.wait_for(|stopping| *stopping).await;
         drain(&gateway, &self.end).await;
     }
+}
+
+/// Until the store is there or is known not to be, and not for long: the gateway runs without it.
+async fn first_try(gateway: &Gateway) {
+    let Some(store) = gateway.limiter.shared() else {
+        return;
+    };
+    let tried = async {
+        while !store.is_up() && store.last_error().is_none() {
+            sleep(FIRST_TRY_LOOK_EVERY).await;
+        }
+    };
+    // Not known in time is as good as not there.
+    let _ = timeout(FIRST_TRY_MAX, tried).await;
 }
 
 async fn flush(gateway: Arc<Gateway>) {

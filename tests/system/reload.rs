@@ -206,8 +206,7 @@ fn a_watched_configuration_is_read_when_its_file_or_the_link_to_it_changes() {
             thread::park_timeout(Duration::from_millis(50));
         }
     };
-    now_allows(1);
-    // Renamed over.
+    // Renamed over, and at once: what changes while the gateway starts is not overlooked.
     gateway.rewrite(&limit(2));
     now_allows(2);
     // Written in place.

@@ -57,6 +57,26 @@ fn a_dead_store_leaves_each_policy_to_do_what_it_says_and_rules_again_when_it_is
     }
 }
 
+#[test]
+fn a_store_that_is_there_decides_the_very_first_request() {
+    let valkey = Valkey::start();
+    // A slow machine is not a store that fails.
+    let config =
+        config(&valkey.address()).replace("instances = 2", "instances = 2\ntimeout = \"10s\"");
+    for _ in 0..5 {
+        let gateway = Gateway::start(&config);
+        assert_eq!(gateway.get("/deny").status, 200);
+        redis::cmd("FLUSHALL").exec(&mut valkey.connect()).unwrap();
+    }
+}
+
+#[test]
+fn a_store_that_says_nothing_keeps_no_gateway_from_its_start() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let gateway = Gateway::start(&config(&silent.local_addr().unwrap().to_string()));
+    without_store(&gateway);
+}
+
 /// What each route answers while there is no store.
 fn without_store(gateway: &Gateway) {
     for _ in 0..10 {
