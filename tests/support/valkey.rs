@@ -181,7 +181,18 @@ fn spawn(port: u16, arguments: &[String]) -> Child {
     let (first, data): (_, &[&str]) = if is_sentinel {
         (arguments, &[])
     } else {
-        (&[][..], &["--save", "", "--appendonly", "no"])
+        // No file at all, not even a replica's: the next server would begin with what is in it.
+        (
+            &[][..],
+            &[
+                "--save",
+                "",
+                "--appendonly",
+                "no",
+                "--repl-diskless-load",
+                "swapdb",
+            ],
+        )
     };
     let last = if is_sentinel { &[][..] } else { arguments };
     Command::new(server())
