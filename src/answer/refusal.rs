@@ -125,13 +125,7 @@ fn denial(
         violated_policies: denial.violated.clone(),
         retry_after_seconds: retry_after_s,
     };
-    let mut headers = HeaderMap::new();
-    if let Some(seconds) = retry_after_s {
-        headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
-    }
-    if settings.tells(rulings, true) {
-        tell(settings, rulings, retry_after_s, asked, &mut headers);
-    }
+    let mut headers = own_fields(settings, rulings, retry_after_s, true, asked);
     cors::allow(&reject.cors, asked.origin, settings.legacy, &mut headers);
     let body = problem.body(&reject.bodies, asked.accept, value);
     let mut answer = finish(reject.status, headers, body.media_type, body.text, asked);
@@ -176,13 +170,7 @@ fn plain(
         violated_policies: Vec::new(),
         retry_after_seconds: retry_after_s,
     };
-    let mut headers = HeaderMap::new();
-    if let Some(seconds) = retry_after_s {
-        headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
-    }
-    if settings.tells(rulings, false) {
-        tell(settings, rulings, retry_after_s, asked, &mut headers);
-    }
+    let mut headers = own_fields(settings, rulings, retry_after_s, false, asked);
     let its_own = match refusal {
         Refusal::MissingKey(policy) => rejects.get(policy.reject),
         _ => None,
@@ -268,13 +256,21 @@ fn instance(request_id: &str) -> Option<String> {
     Some(id.urn().to_string())
 }
 
-fn tell(
+/// When to come back, and what the limits are. `denied`: by a policy.
+fn own_fields(
     settings: &Settings,
     rulings: &[Ruling<'_>],
     retry_after_s: Option<u64>,
+    denied: bool,
     asked: Asked<'_>,
-    headers: &mut HeaderMap,
-) {
+) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    if let Some(seconds) = retry_after_s {
+        headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    if !settings.tells(rulings, denied) {
+        return headers;
+    }
     let items = fields::items(rulings, retry_after_s);
     if settings.ratelimit {
         let policies = fields::policy_field(settings, &items, None);
@@ -289,8 +285,9 @@ fn tell(
         }
     }
     if settings.legacy != Legacy::None {
-        fields::put_legacy(settings, &items, asked.now_epoch_s, headers);
+        fields::put_legacy(settings, &items, asked.now_epoch_s, &mut headers);
     }
+    headers
 }
 
 fn finish(

@@ -1,37 +1,29 @@
 //! `tollgate check`: every mistake at once, and what the configuration means.
 
 use std::io::Write;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use super::EX_CONFIG;
-use crate::config::{LoadOptions, load, summary};
+use super::reading::Reading;
+use crate::config::summary;
 
 /// Checks a configuration without running it.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Args {
-    /// The configuration.
-    #[arg(long, short, default_value = "/etc/tollgate/tollgate.toml")]
-    pub(super) config: PathBuf,
+    #[command(flatten)]
+    reading: Reading,
     /// Fail on warnings too.
     #[arg(long)]
     pub(super) strict: bool,
     /// One JSON object a mistake, in an array, and nothing else.
     #[arg(long)]
     pub(super) json: bool,
-    /// Do not read the files that settings name: secrets, passwords, bodies.
-    #[arg(long)]
-    pub(super) no_io: bool,
 }
 
 /// Prints what is wrong, then what the configuration means. 0 if it can be run, 78 if not.
 #[must_use]
 pub(super) fn run(args: &Args) -> ExitCode {
-    let options = LoadOptions {
-        io: !args.no_io,
-        ..LoadOptions::from_process()
-    };
-    let loaded = load(&args.config, &options);
+    let loaded = args.reading.load();
     let warnings = loaded.warnings().count();
     let errors = loaded.diagnostics.len().saturating_sub(warnings);
     let mut text = String::new();
@@ -49,7 +41,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
         text.push_str(&summary(&loaded).unwrap_or_default());
         text.push_str(&format!(
             "{}: {}, {}\n",
-            args.config.display(),
+            args.reading.config.display(),
             counted(errors, "error"),
             counted(warnings, "warning")
         ));

@@ -5,6 +5,7 @@
 mod check;
 mod dump;
 mod healthcheck;
+mod reading;
 mod run;
 mod schema;
 mod simulate;

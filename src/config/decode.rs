@@ -226,6 +226,12 @@ impl<'a> Reader<'a> {
         });
     }
 
+    /// Reports that a value, as it is spelled, is too small or too large.
+    pub(crate) fn out_of_bounds(&self, node: &Node, spelled: &str, help: String) {
+        let message = format!("`{} = {spelled}` is out of bounds", self.key());
+        self.report(Finding::new(Code::E026, node.place, message).help(help));
+    }
+
     /// A text.
     pub(crate) fn text<'n>(&self, node: &'n Node, expected: &str) -> Option<&'n str> {
         match &node.value {

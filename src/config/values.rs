@@ -69,14 +69,7 @@ impl<const MIN: i64, const MAX: i64> Decode for Whole<MIN, MAX> {
         } else {
             format!("write a number from {MIN} to {MAX}")
         };
-        reader.report(
-            Finding::new(
-                Code::E026,
-                node.place,
-                format!("`{} = {number}` is out of bounds", reader.key()),
-            )
-            .help(help),
-        );
+        reader.out_of_bounds(node, &number.to_string(), help);
         None
     }
 }
@@ -103,18 +96,12 @@ impl<const MIN: u64, const MAX: u64> Decode for Span<MIN, MAX> {
         match units::duration(text) {
             Ok(duration) if (shortest..=longest).contains(&duration) => Some(Self(duration)),
             Ok(_) => {
-                reader.report(
-                    Finding::new(
-                        Code::E026,
-                        node.place,
-                        format!("`{} = \"{text}\"` is out of bounds", reader.key()),
-                    )
-                    .help(format!(
-                        "write a duration from {} to {}",
-                        units::duration_text(shortest),
-                        units::duration_text(longest)
-                    )),
+                let help = format!(
+                    "write a duration from {} to {}",
+                    units::duration_text(shortest),
+                    units::duration_text(longest)
                 );
+                reader.out_of_bounds(node, &format!("\"{text}\""), help);
                 None
             }
             Err(refusal) => {
@@ -143,14 +130,8 @@ impl<const MIN: u64, const MAX: u64> Decode for Size<MIN, MAX> {
         match units::size(text) {
             Ok(size) if (MIN..=MAX).contains(&size) => Some(Self(size)),
             Ok(_) => {
-                reader.report(
-                    Finding::new(
-                        Code::E026,
-                        node.place,
-                        format!("`{} = \"{text}\"` is out of bounds", reader.key()),
-                    )
-                    .help(format!("write a size from {MIN} to {MAX} bytes")),
-                );
+                let help = format!("write a size from {MIN} to {MAX} bytes");
+                reader.out_of_bounds(node, &format!("\"{text}\""), help);
                 None
             }
             Err(refusal) => {

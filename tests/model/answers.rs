@@ -5,7 +5,7 @@ mod properties;
 mod refusals;
 mod upstream;
 
-use std::num::{NonZeroU32, NonZeroU64};
+use std::num::NonZeroU64;
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use proptest::prelude::*;
@@ -16,14 +16,13 @@ use tollgate::answer::{
     Answer, Asked, FIELDS, Legacy, Refusal, Reject, Settings, UpstreamFields, When, annotate,
     refuse,
 };
-use tollgate::check::{
-    Check, EntityKey, Generation, KeySource, Mode, OnMissingKey, OnStoreFailure, Policy, Ruling,
-    Scope, Shares, Source, Unit,
-};
+use tollgate::check::{Check, EntityKey, Policy, Ruling, Source, Unit};
 use tollgate::decide::{
     Anchor, Cost, Decision, FixedWindow, LeakyBucket, Limit, Rule, SlidingCounter, SlidingLog,
     TokenBucket, Verdict,
 };
+
+use crate::support::policies::policy;
 
 const SECOND: u64 = 1_000_000;
 const MINUTE: u64 = 60 * SECOND;
@@ -56,24 +55,6 @@ fn bucket(count: u64, window_us: u64, burst: u64) -> Rule {
 fn leaky(count: u64, window_us: u64, burst: u64) -> Rule {
     let burst = NonZeroU64::new(burst).unwrap();
     Rule::LeakyBucket(LeakyBucket::new(limit(count, window_us), burst, None).unwrap())
-}
-
-fn policy(name: &str, rule: Rule) -> Policy {
-    Policy {
-        name: name.into(),
-        index: 0,
-        generation: Generation(1),
-        shares: Shares::new(&rule, NonZeroU32::MIN),
-        rule,
-        key: Box::new([KeySource::Ip]),
-        on_missing_key: OnMissingKey::Skip,
-        on_store_failure: OnStoreFailure::Local,
-        scope: Scope::Shared,
-        mode: Mode::Enforce,
-        unit: Unit::Requests,
-        reject: 0,
-        advertise: true,
-    }
 }
 
 fn ruling(policy: &Policy, decision: Decision) -> Ruling<'_> {
