@@ -9,24 +9,14 @@
 --
 -- All of them stand at one instant. Requests are decided one after the other, as if each had come alone.
 -- Whole numbers only, all below 2^53: a Lua number holds them exactly.
-local now = tonumber(ARGV[1])
-if not now then
-  local t = call("TIME")
-  now = t[1] * 1000000 + t[2]
-end
+local now = instant(1)
 local slack_ms = tonumber(ARGV[2])
 -- With room for one check: most requests have no more.
 local reply = { now, 0, 0, 0, 0, 0 }
-local made = {}
 
 -- The next check: what is asked, and what is kept for it. `decide` fills in the rest.
 local function ask_at(arg, key)
-  local name = ARGV[arg]
-  local kind = made[name]
-  if not kind then
-    kind = kinds[name]()
-    made[name] = kind
-  end
+  local kind = kind_named(ARGV[arg])
   return {
     key = key,
     kind = kind,

@@ -31,5 +31,22 @@ local function get(key)
   return nil
 end
 
+-- An instant (µs): the argument, or the server's clock if that is empty.
+local function instant(arg)
+  local given = tonumber(ARGV[arg])
+  if given then return given end
+  local t = call("TIME")
+  return t[1] * 1000000 + t[2]
+end
+
 -- The kinds by name. Each is made when it is first asked for: a call pays for the kinds that it names.
-local kinds = {}
+local kinds, made = {}, {}
+
+local function kind_named(name)
+  local kind = made[name]
+  if not kind then
+    kind = kinds[name]()
+    made[name] = kind
+  end
+  return kind
+end

@@ -20,6 +20,10 @@ kinds["fixed-window"] = function()
     return { start = start, used = used }
   end
 
+  local function pack_window(start, count)
+    return pack(">I7I" .. width_of(count), start, count)
+  end
+
   local function is_open(rule, kept, now)
     return max(now - kept.start, 0) < rule.window_us
   end
@@ -40,7 +44,7 @@ kinds["fixed-window"] = function()
     local start, used = window_at(rule, kept, now)
     local ends_after = rule.window_us - (now - start)
     local function keep(count)
-      return pack(">I7I" .. width_of(count), start, count)
+      return pack_window(start, count)
     end
     local function answer(allowed, count, retry_after)
       local begun = count > 0 or rule.to_epoch
@@ -56,6 +60,13 @@ kinds["fixed-window"] = function()
     -- A window that begins later means that the clock stepped back: what it counted counts in this one.
     local repaired = kept and kept.start > now and keep(used) or nil
     return repaired, answer(0, used, retry_after)
+  end
+  -- Gives back what `charge` took, if that was in this window.
+  function fixed_window.refund(rule, kept, charge)
+    if not kept or charge.at < kept.start or not is_open(rule, kept, charge.at) then return kept, nil end
+    local used = max(kept.used - charge.cost, 0)
+    if used == 0 then return nil, "" end
+    return { start = kept.start, used = used }, pack_window(kept.start, used)
   end
   return fixed_window
 end

@@ -25,6 +25,11 @@ kinds["sliding-counter"] = function()
     return { id = id, current = current, previous = previous }
   end
 
+  local function pack_counts(id, current, previous)
+    local width = width_of(max(current, previous))
+    return pack(">I6I" .. width .. "I" .. width, id, current, previous)
+  end
+
   -- The counts as of the window that `now` is in.
   local function counts_at(rule, kept, now)
     local id = div(now, rule.window_us)
@@ -49,8 +54,7 @@ kinds["sliding-counter"] = function()
     local since_start = now % rule.window_us
     local ends_after = rule.window_us - since_start
     local function keep(count)
-      local width = width_of(max(count, previous))
-      return pack(">I6I" .. width .. "I" .. width, id, count, previous)
+      return pack_counts(id, count, previous)
     end
     -- What counts now: all of the current window, and the share of the previous one that is inside.
     local function estimate(count)
@@ -85,6 +89,21 @@ kinds["sliding-counter"] = function()
     -- A window that begins later means that the clock stepped back: what it counted counts in this one.
     local repaired = kept and kept.id > id and keep(current) or nil
     return repaired, answer(0, current, retry_after)
+  end
+  -- Gives back what `charge` took, from the window that it was in.
+  function sliding_counter.refund(rule, kept, charge)
+    if not kept then return nil, nil end
+    local charged_id = div(charge.at, rule.window_us)
+    local current, previous = kept.current, kept.previous
+    if charged_id == kept.id then
+      current = max(current - charge.cost, 0)
+    elseif charged_id + 1 == kept.id then
+      previous = max(previous - charge.cost, 0)
+    else
+      return kept, nil
+    end
+    if current == 0 and previous == 0 then return nil, "" end
+    return { id = kept.id, current = current, previous = previous }, pack_counts(kept.id, current, previous)
   end
   return sliding_counter
 end

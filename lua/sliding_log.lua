@@ -3,6 +3,9 @@
 -- value    a list of records: stamp (µs, 7 bytes), total (units charged up to and with this one, since ever and modulo
 --          USED_MAX + 1; 6 bytes), big-endian. Record 0 is the newest that has left the window; the requests are 1, 2, …
 -- numbers  limit (units), window (µs)
+--
+-- A refund rewrites the records after its own: REFUND_REACH of them at most.
+local REFUND_REACH = 1000
 kinds["sliding-log"] = function()
   local sliding_log = { numbers = 2 }
 
@@ -117,6 +120,26 @@ kinds["sliding-log"] = function()
       if log.count == 0 then call("DEL", log.key) end
       call("PEXPIRE", log.key, ttl_ms)
     end
+  end
+  -- Gives back what `charge` took, as if it had never been; nothing if too many have come after it.
+  function sliding_log.refund(_, log, charge)
+    local place = first_from(log, 1, function(r) return r.stamp >= charge.at end)
+    -- Out of the window, or stamped anew by a clock that stepped back: nothing is known of it any more.
+    if place > log.count or record_at(log, place).stamp ~= charge.at then return log, nil end
+    if log.count - place > REFUND_REACH then return log, nil end
+    local taken = span(record_at(log, place - 1).total, record_at(log, place).total)
+    local given = min(taken, charge.cost)
+    for index = place, log.count do
+      local record = record_at(log, index)
+      call("LSET", log.key, index, pack_record(record.stamp, span(given, record.total)))
+    end
+    if given == taken then
+      -- A list takes out by value only: one that no record has.
+      call("LSET", log.key, place, "")
+      call("LREM", log.key, -1, "")
+    end
+    local left = sliding_log.read(log.key)
+    return left, left.count > 0 and true or ""
   end
   return sliding_log
 end

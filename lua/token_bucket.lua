@@ -1,7 +1,7 @@
 -- Token bucket: refills steadily, lets a burst through. Rust twin: src/decide/token_bucket.rs, line for line.
 kinds["token-bucket"] = function()
   local bucket = make_bucket()
-  local token_bucket = { numbers = bucket.numbers, rule = bucket.rule, read = bucket.read }
+  local token_bucket = { numbers = bucket.numbers, rule = bucket.rule, read = bucket.read, refund = bucket.refund }
 
   function token_bucket.decide(meter, kept, now, cost)
     local debt, stamp, stepped_back = bucket.owed(meter, kept, now)

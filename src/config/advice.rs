@@ -35,7 +35,7 @@ pub(crate) fn field(path: &[String], key: &str) -> Option<Hint> {
             | "tracing",
         )
         | (["listeners", _], "tls" | "h2" | "h2c" | "proxy_protocol")
-        | (["store"], "cluster" | "tls" | "pool")
+        | (["store"], "pool")
         | (["upstreams", _], "tls" | "health")
         | (["policies", _], "lease" | "count" | "penalty")
         | (["routes", _], "priority" | "format" | "cors")

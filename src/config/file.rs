@@ -116,14 +116,19 @@ table! {
     Store {
         /// In this process, or in Valkey for several gateways together.
         kind: StoreWord = "\"local\"";
-        /// Where Valkey is: valkey://host:port/database. Needed for kind = "valkey", or sentinel.
+        /// Where Valkey is: valkey://host:port/database, valkeys:// over TLS. Needed for kind = "valkey", or sentinel or
+        /// cluster.
         url: String;
         /// Instead of a URL: who knows where the primary is.
         sentinel: Sentinel;
+        /// Instead of a URL: servers of a cluster, "host:port". They name the others.
+        cluster: List<String>;
         /// ACL user.
         username: String;
         /// File that holds the password.
         password_file: FilePath;
+        /// TLS to Valkey, and to the sentinels.
+        tls: StoreTls;
         /// For a whole decision; past it, on_failure decides.
         timeout: Span<1, 10_000> = "\"20ms\"";
         /// For a connection.
@@ -153,6 +158,18 @@ table! {
         username: String;
         /// File that holds the password for the sentinels; password_file is for the primary.
         password_file: FilePath;
+    }
+}
+
+table! {
+    /// TLS to Valkey.
+    StoreTls {
+        /// PEM file of the authorities whose certificates are believed; the machine's own if left out.
+        ca: FilePath;
+        /// PEM file of the certificate that we show, and of those between it and its authority.
+        cert: FilePath;
+        /// PEM file of its private key.
+        key: FilePath;
     }
 }
 

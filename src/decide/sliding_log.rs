@@ -13,6 +13,9 @@ use serde::{Deserialize, Serialize};
 use super::bucket::share_of;
 use super::{Charge, Cost, Decision, Limit, Timestamp, TooLarge, UNITS_MAX, USED_MAX, Verdict};
 
+/// The most records that a refund rewrites, those after its own; with more of them nothing is given back.
+const REFUND_REACH: usize = 1000;
+
 /// `limit` units in any window.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct SlidingLog {
@@ -148,7 +151,8 @@ impl SlidingLog {
             .saturating_sub(now.micros_since(stamp))
     }
 
-    /// Gives back what `charge` took, as if it had never been; `None` if no record is left.
+    /// Gives back what `charge` took, as if it had never been, unless too many have come after it; `None` if no record
+    /// is left.
     #[must_use]
     pub fn refund(&self, mut kept: State, charge: Charge, _now: Timestamp) -> Option<State> {
         let place = kept.records.partition_point(|r| r.stamp < charge.at);
@@ -158,6 +162,9 @@ impl SlidingLog {
             // Out of the window, or stamped anew by a clock that stepped back: nothing is known of it any more.
             _ => return Some(kept),
         };
+        if kept.records.len().saturating_sub(place) > REFUND_REACH.saturating_add(1) {
+            return Some(kept);
+        }
         let given = taken.min(charge.cost.units());
         for record in kept.records.iter_mut().skip(place) {
             record.total = record.total.wrapping_sub(given) & USED_MAX;

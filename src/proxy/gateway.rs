@@ -22,8 +22,7 @@ use crate::record::metrics::{Labels, Metrics, RouteLabels};
 use crate::store::Cause;
 use crate::store::limiter::Limiter;
 use crate::store::local::{LocalStore, SnapshotError};
-use crate::store::valkey::ValkeyStore;
-use crate::store::valkey::connection::Connector;
+use crate::store::valkey::{Connector, ValkeyStore};
 
 /// One configuration in force, and all that serves requests by it.
 #[derive(Debug)]

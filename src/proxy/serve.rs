@@ -29,7 +29,7 @@ use super::reload::Reloader;
 use super::stop::{End, Signals, drain};
 use crate::admin::Probes;
 use crate::config::{Config, Effective};
-use crate::store::valkey::connection::Connector;
+use crate::store::valkey::Connector;
 
 /// Memory of a connection that lies idle: a small buffer, since a head seldom needs more.
 const READ_BUFFER: usize = 4096;

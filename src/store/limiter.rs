@@ -1,17 +1,17 @@
 //! Decides a whole request, whichever stores its policies count in.
 //!
-//! Policies of this process are asked first, so that a flood stopped here costs no round trip. What they charged is
-//! given back when the shared store then denies, or when a policy that needs it cannot have it. A place in a leaky
-//! bucket cannot be, once others stand behind it: it is taken last, when everybody else has allowed.
+//! Policies of this process are asked first, so that a flood stopped here costs no round trip. What was charged, here and
+//! there, is given back when another policy then denies, or one that needs the store cannot have it. A place in a leaky
+//! bucket of this process cannot be, once others stand behind it: it is taken last, when everybody else has allowed.
 
 use std::time::Duration;
 
 use super::local::{LocalStore, Outage};
-use super::valkey::ValkeyStore;
-use super::{Store, StoreError};
+use super::valkey::{Reserved, ValkeyStore};
+use super::{StoreError, charged};
 use crate::check::{Check, OnStoreFailure, Policy, Ruling, Scope, Source};
 use crate::clock::monotonic_now;
-use crate::decide::{Cost, Decision, Rule, Timestamp, Verdict};
+use crate::decide::{Charge, Cost, Decision, Rule};
 
 /// Both stores, and what becomes of a request when the shared one fails.
 #[derive(Debug)]
@@ -33,7 +33,14 @@ pub struct Outcome<'a> {
     pub store_took: Option<Duration>,
 }
 
-impl Outcome<'_> {
+impl<'a> Outcome<'a> {
+    /// Adds what was decided of other checks of the request. What failed first is what is told.
+    fn add(&mut self, other: Self) {
+        self.rulings.extend(other.rulings);
+        self.unavailable = self.unavailable.or(other.unavailable);
+        self.failure = self.failure.take().or(other.failure);
+    }
+
     /// The rulings in the order of `checks`.
     fn in_order(mut self, checks: &[Check<'_>]) -> Self {
         self.rulings
@@ -69,67 +76,64 @@ impl Limiter {
 
     /// Decides all of `checks`, and charges every one of them or none.
     ///
-    /// Denied in process, the shared store is not asked and has no ruling. Returns within the store's deadline.
+    /// Denied in process, the shared store is not asked and has no ruling. Returns within the store's deadline; to give
+    /// back takes as much again.
     pub async fn decide<'a>(&self, checks: &[Check<'a>]) -> Outcome<'a> {
-        let Some(shared_store) = &self.shared else {
-            return self.decide_here(checks).0;
+        let Some(store) = &self.shared else {
+            return self.decide_here(checks).outcome;
         };
         let (local, shared): (Vec<_>, Vec<_>) = checks
             .iter()
             .copied()
             .partition(|check| check.policy.scope == Scope::Local);
         if shared.is_empty() {
-            return self.decide_here(&local).0;
+            return self.decide_here(&local).outcome;
         }
         let (queues, local): (Vec<_>, Vec<_>) = local
             .into_iter()
             .partition(|check| matches!(check.rule, Rule::LeakyBucket(_)));
-        let (mut here, charged_at) = self.decide_here(&local);
-        if !here.allows() {
-            return here;
+        let here = self.decide_here(&local);
+        if !here.outcome.allows() {
+            return here.outcome;
         }
-        if let Some(mut full) = self.full(&queues) {
-            self.give_back(&mut here, charged_at);
-            full.rulings.append(&mut here.rulings);
-            return full.in_order(checks);
+        if let Some(full) = self.full(&queues) {
+            let mut outcome = self.without_charges(here);
+            outcome.add(full);
+            return outcome.in_order(checks);
         }
         let asked_at = monotonic_now();
-        let decided = shared_store.decide(&shared).await;
+        let mut reserved = store.reserve(&shared).await;
         // What was counted here is forgotten once the store decides again.
-        let outage = Outage::after(shared_store.recoveries());
+        let outage = Outage::after(store.recoveries());
         self.local.set_outage(outage);
-        let store_took = Some(monotonic_now().saturating_duration_since(asked_at));
-        let mut there = match decided {
-            Ok(decisions) => Outcome {
-                rulings: ruled(&shared, decisions, Source::Store),
-                ..Outcome::default()
-            },
-            Err(error) => self.without_store(&shared, error, outage, shared_store.instances()),
-        };
-        if there.allows() {
-            // Full after all, by those who came meanwhile: then what the shared store charged stays charged.
-            let (mut last, _) = self.decide_here(&queues);
-            there.rulings.append(&mut last.rulings);
-            there.unavailable = last.unavailable;
-            there.failure = there.failure.or(last.failure);
+        let fallback = self.without_store(&mut reserved, outage, store.instances());
+        let mut queued = Booked::default();
+        if !reserved.denies() && fallback.outcome.allows() {
+            queued = self.decide_here(&queues);
         }
-        if !there.allows() {
-            self.give_back(&mut here, charged_at);
-            if !there
-                .rulings
-                .iter()
-                .any(|ruling| is_one_of(ruling, &queues))
-            {
-                there.rulings.append(&mut self.looked_at(&queues));
+        let allows = !reserved.denies() && fallback.outcome.allows() && queued.outcome.allows();
+        let in_process = if allows {
+            [here, fallback, queued].map(|booked| booked.outcome)
+        } else {
+            store.give_back(&mut reserved).await;
+            if queued.outcome.rulings.is_empty() {
+                queued.outcome.rulings = self.looked_at(&queues, None);
             }
+            [here, fallback, queued].map(|booked| self.without_charges(booked))
+        };
+        let mut outcome = Outcome {
+            rulings: ruled(reserved.decided, Source::Store),
+            store_took: Some(monotonic_now().saturating_duration_since(asked_at)),
+            ..Outcome::default()
+        };
+        for other in in_process {
+            outcome.add(other);
         }
-        there.store_took = store_took;
-        there.rulings.append(&mut here.rulings);
-        there.in_order(checks)
+        outcome.in_order(checks)
     }
 
-    /// What these checks find, taking nothing.
-    fn looked_at<'a>(&self, checks: &[Check<'a>]) -> Vec<Ruling<'a>> {
+    /// What these checks find, in an outage or not, taking nothing.
+    fn looked_at<'a>(&self, checks: &[Check<'a>], outage: Option<Outage>) -> Vec<Ruling<'a>> {
         let looks: Vec<_> = checks
             .iter()
             .map(|check| Check {
@@ -137,7 +141,7 @@ impl Limiter {
                 ..*check
             })
             .collect();
-        let mut rulings = self.decide_here(&looks).0.rulings;
+        let mut rulings = self.decide_in_process(&looks, outage).outcome.rulings;
         for (ruling, check) in rulings.iter_mut().zip(checks) {
             ruling.check = *check;
             ruling.decision.delay_us = 0;
@@ -150,46 +154,70 @@ impl Limiter {
         let has_room = |found: &Ruling<'_>| {
             found.check.shadow || found.decision.remaining >= found.check.cost.units()
         };
-        if self.looked_at(queues).iter().all(has_room) {
+        if self.looked_at(queues, None).iter().all(has_room) {
             return None;
         }
-        let (outcome, taken_at) = self.decide_here(queues);
-        if outcome.allows() {
+        let taken = self.decide_here(queues);
+        if taken.outcome.allows() {
             // It has drained since: the place is given back at once, while nobody stands behind it.
-            let mut taken = outcome;
-            self.give_back(&mut taken, taken_at);
+            self.without_charges(taken);
             return None;
         }
-        Some(outcome)
+        Some(taken.outcome)
     }
 
-    /// Decides in process; also says when, for a refund.
-    fn decide_here<'a>(&self, checks: &[Check<'a>]) -> (Outcome<'a>, Timestamp) {
+    fn decide_here<'a>(&self, checks: &[Check<'a>]) -> Booked<'a> {
+        self.decide_in_process(checks, None)
+    }
+
+    /// Decides in process, in an outage or not.
+    fn decide_in_process<'a>(&self, checks: &[Check<'a>], outage: Option<Outage>) -> Booked<'a> {
         if checks.is_empty() {
-            return (Outcome::default(), Timestamp::default());
+            return Booked::default();
         }
-        outcome_here(checks, self.local.decide_now(checks), Source::Local)
-    }
-
-    /// What the policies want when the shared store gives no decision.
-    fn without_store<'a>(
-        &self,
-        checks: &[Check<'a>],
-        error: StoreError,
-        outage: Outage,
-        instances: u32,
-    ) -> Outcome<'a> {
-        let denying = checks
-            .iter()
-            .find(|check| !check.shadow && check.policy.on_store_failure == OnStoreFailure::Deny);
-        if let Some(check) = denying {
-            return Outcome {
-                unavailable: Some(check.policy),
+        let source = outage.map_or(Source::Local, |_| Source::Fallback);
+        match self.local.decide_in(outage.unwrap_or_default(), checks) {
+            Ok((at, decisions)) => Booked {
+                charged: charged(checks, &decisions, at),
+                outcome: Outcome {
+                    rulings: ruled(checks.iter().copied().zip(decisions), source),
+                    ..Outcome::default()
+                },
+                outage,
+            },
+            // Full of debtors: there is no other place to count in, so what is not to be let through is denied.
+            Err(error) => Booked::from(Outcome {
+                unavailable: first_enforced(checks, |on_failure| {
+                    on_failure != OnStoreFailure::Allow
+                }),
                 failure: Some(error),
                 ..Outcome::default()
-            };
+            }),
         }
-        let fallback: Vec<_> = checks
+    }
+
+    /// What the policies want that the shared store gave no decision for.
+    fn without_store<'a>(
+        &self,
+        reserved: &mut Reserved<'a>,
+        outage: Outage,
+        instances: u32,
+    ) -> Booked<'a> {
+        let Some(failure) = reserved.failure.take() else {
+            return Booked::default();
+        };
+        let denying = first_enforced(&reserved.failed, |on_failure| {
+            on_failure == OnStoreFailure::Deny
+        });
+        if denying.is_some() {
+            return Booked::from(Outcome {
+                unavailable: denying,
+                failure: Some(failure),
+                ..Outcome::default()
+            });
+        }
+        let fallback: Vec<_> = reserved
+            .failed
             .iter()
             .filter(|check| check.policy.on_store_failure == OnStoreFailure::Local)
             .map(|check| Check {
@@ -197,86 +225,78 @@ impl Limiter {
                 ..*check
             })
             .collect();
-        if fallback.is_empty() {
-            return Outcome {
-                failure: Some(error),
-                ..Outcome::default()
-            };
-        }
-        let decided = self.local.decide_in(outage, &fallback);
-        let (outcome, _) = outcome_here(&fallback, decided, Source::Fallback);
-        Outcome {
-            failure: Some(error),
-            ..outcome
-        }
+        let mut booked = self.decide_in_process(&fallback, Some(outage));
+        booked.outcome.failure = Some(failure);
+        booked
     }
 
     /// Undoes what was charged in process, and looks again, so that the answer tells what is left.
-    fn give_back(&self, here: &mut Outcome<'_>, charged_at: Timestamp) {
-        let charged: Vec<_> = here
-            .rulings
-            .iter()
-            .filter(|ruling| ruling.decision.verdict == Verdict::Allow)
-            .map(|ruling| (ruling.check, ruling.decision))
-            .collect();
+    fn without_charges<'a>(&self, booked: Booked<'a>) -> Outcome<'a> {
+        let Booked {
+            mut outcome,
+            charged,
+            outage,
+        } = booked;
         if charged.is_empty() {
-            return;
+            return outcome;
         }
-        self.local.refund(&charged, charged_at);
-        let checks: Vec<_> = here.rulings.iter().map(|ruling| ruling.check).collect();
-        for (ruling, found) in here.rulings.iter_mut().zip(self.looked_at(&checks)) {
+        self.local.refund(outage.unwrap_or_default(), &charged);
+        let checks: Vec<_> = outcome.rulings.iter().map(|ruling| ruling.check).collect();
+        for (ruling, found) in outcome
+            .rulings
+            .iter_mut()
+            .zip(self.looked_at(&checks, outage))
+        {
             ruling.decision.remaining = found.decision.remaining;
             ruling.decision.reset_after_us = found.decision.reset_after_us;
             ruling.decision.delay_us = 0;
         }
+        outcome
     }
 }
 
-/// What a decision in process comes to.
-fn outcome_here<'a>(
+/// An outcome in process, and what it charged there.
+#[derive(Debug, Default)]
+struct Booked<'a> {
+    outcome: Outcome<'a>,
+    charged: Vec<(Check<'a>, Charge)>,
+    /// The outage of the shared store that it is counted in, if it is.
+    outage: Option<Outage>,
+}
+
+impl<'a> From<Outcome<'a>> for Booked<'a> {
+    /// Nothing was charged.
+    fn from(outcome: Outcome<'a>) -> Self {
+        Self {
+            outcome,
+            ..Self::default()
+        }
+    }
+}
+
+/// The first policy that is enforced and has this said of what to do when the store fails.
+fn first_enforced<'a>(
     checks: &[Check<'a>],
-    decided: Result<(Timestamp, Vec<Decision>), StoreError>,
-    source: Source,
-) -> (Outcome<'a>, Timestamp) {
-    match decided {
-        Ok((at, decisions)) => {
-            let outcome = Outcome {
-                rulings: ruled(checks, decisions, source),
-                ..Outcome::default()
-            };
-            (outcome, at)
-        }
-        // Full of debtors: there is no other place to count in, so what is not to be let through is denied.
-        Err(error) => {
-            let outcome = Outcome {
-                unavailable: checks
-                    .iter()
-                    .find(|check| {
-                        !check.shadow && check.policy.on_store_failure != OnStoreFailure::Allow
-                    })
-                    .map(|check| check.policy),
-                failure: Some(error),
-                ..Outcome::default()
-            };
-            (outcome, Timestamp::default())
-        }
-    }
-}
-
-fn ruled<'a>(checks: &[Check<'a>], decisions: Vec<Decision>, source: Source) -> Vec<Ruling<'a>> {
+    says: impl Fn(OnStoreFailure) -> bool,
+) -> Option<&'a Policy> {
     checks
         .iter()
-        .zip(decisions)
-        .map(|(&check, decision)| Ruling {
+        .find(|check| !check.shadow && says(check.policy.on_store_failure))
+        .map(|check| check.policy)
+}
+
+fn ruled<'a>(
+    decided: impl IntoIterator<Item = (Check<'a>, Decision)>,
+    source: Source,
+) -> Vec<Ruling<'a>> {
+    decided
+        .into_iter()
+        .map(|(check, decision)| Ruling {
             check,
             decision,
             source,
         })
         .collect()
-}
-
-fn is_one_of(ruling: &Ruling<'_>, checks: &[Check<'_>]) -> bool {
-    position(checks, ruling.check.policy) < checks.len()
 }
 
 fn position(checks: &[Check<'_>], policy: &Policy) -> usize {

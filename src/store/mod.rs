@@ -9,7 +9,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 use crate::check::Check;
-use crate::decide::Decision;
+use crate::decide::{Charge, Decision, Timestamp, Verdict};
 
 /// Keeps what each entity has used, and decides by it.
 pub trait Store: Send + Sync {
@@ -26,6 +26,29 @@ pub trait Store: Send + Sync {
         &self,
         checks: &[Check<'_>],
     ) -> impl Future<Output = Result<Vec<Decision>, StoreError>> + Send;
+}
+
+/// What the checks of one call charged at `at`: nothing if one of them denies.
+pub(crate) fn charged<'a>(
+    checks: &[Check<'a>],
+    decisions: &[Decision],
+    at: Timestamp,
+) -> Vec<(Check<'a>, Charge)> {
+    let both = || checks.iter().zip(decisions);
+    if both().any(|(check, decision)| !check.shadow && decision.verdict == Verdict::Deny) {
+        return Vec::new();
+    }
+    both()
+        .filter(|(check, decision)| decision.verdict == Verdict::Allow && check.cost.units() > 0)
+        .map(|(check, decision)| {
+            let charge = Charge {
+                at,
+                cost: check.cost,
+                reset_after_us: decision.reset_after_us,
+            };
+            (*check, charge)
+        })
+        .collect()
 }
 
 /// Why there is no decision. Each variant is something to do.

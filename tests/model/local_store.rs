@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tollgate::check::{Check, Generation, KeySecret, Policy};
 use tollgate::clock::{Clock, ManualClock};
-use tollgate::decide::{Anchor, FixedWindow, Rule, SlidingLog, Timestamp, TokenBucket, Verdict};
+use tollgate::decide::{
+    Anchor, Charge, FixedWindow, Rule, SlidingLog, Timestamp, TokenBucket, Verdict,
+};
 use tollgate::store::StoreError;
 use tollgate::store::local::{LocalStore, Outage};
 
@@ -131,8 +133,19 @@ fn a_refund_gives_back_what_the_request_took() {
     let both = [check(&a, 0, 4), check(&b, 0, 10)];
     let (charged_at, decisions) = store.decide_now(&both).unwrap();
     assert_eq!(store.len(), 2);
-    let charged: Vec<_> = both.into_iter().zip(decisions).collect();
-    store.refund(&charged, charged_at);
+    let charged: Vec<_> = both
+        .into_iter()
+        .zip(decisions)
+        .map(|(check, decision)| {
+            let charge = Charge {
+                at: charged_at,
+                cost: check.cost,
+                reset_after_us: decision.reset_after_us,
+            };
+            (check, charge)
+        })
+        .collect();
+    store.refund(Outage::default(), &charged);
     assert_eq!(store.len(), 0);
     assert!(allows(&store, &[check(&a, 0, 10), check(&b, 0, 10)]));
 }

@@ -2,7 +2,7 @@
 
 use redis::Value;
 use tollgate::check::Check;
-use tollgate::decide::{Decision, Timestamp};
+use tollgate::decide::{Charge, Decision, Timestamp};
 use tollgate::store::valkey::script;
 
 use super::valkey::Valkey;
@@ -14,18 +14,26 @@ pub(crate) const SLACK_MS: u64 = 100_000_000;
 pub(crate) struct Script {
     pub(crate) connection: redis::Connection,
     pub(crate) sha: String,
+    refund_sha: String,
 }
 
 impl Script {
     /// Loads it.
     pub(crate) fn load(valkey: &Valkey) -> Self {
         let mut connection = valkey.connect();
-        let sha = redis::cmd("SCRIPT")
-            .arg("LOAD")
-            .arg(script::source())
-            .query(&mut connection)
-            .unwrap();
-        Self { connection, sha }
+        let mut load = |source: &str| {
+            redis::cmd("SCRIPT")
+                .arg("LOAD")
+                .arg(source)
+                .query(&mut connection)
+                .unwrap()
+        };
+        let (sha, refund_sha) = (load(script::source()), load(script::refund_source()));
+        Self {
+            connection,
+            sha,
+            refund_sha,
+        }
     }
 
     /// Decides at `now`, which is not the server's.
@@ -35,6 +43,19 @@ impl Script {
         let (stood_at, decisions) = script::read_reply(&reply, checks.len()).unwrap();
         assert_eq!(stood_at, now);
         decisions
+    }
+
+    /// Gives back at `now`, and says what is left.
+    pub(crate) fn refund(
+        &mut self,
+        charged: &[(Check<'_>, Charge)],
+        now: Timestamp,
+    ) -> Vec<Decision> {
+        let call = script::refund_call(&self.refund_sha, "t", charged, Some(now), SLACK_MS);
+        let reply: Value = call.query(&mut self.connection).unwrap();
+        let (stood_at, left) = script::read_reply(&reply, charged.len()).unwrap();
+        assert_eq!(stood_at, now);
+        left
     }
 
     /// Panics unless every key has an expiry.

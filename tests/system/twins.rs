@@ -6,10 +6,10 @@ use std::num::NonZeroUsize;
 use tollgate::check::{Check, Policy};
 use tollgate::clock::{Clock, ManualClock};
 use tollgate::decide::{
-    Ask, Change, Cost, Decision, EXACT_MAX, Rule, SlidingLog, State, Timestamp, UNITS_MAX, Verdict,
-    decide_all,
+    Ask, Change, Charge, Cost, Decision, EXACT_MAX, Rule, SlidingLog, State, Timestamp, UNITS_MAX,
+    Verdict, decide_all,
 };
-use tollgate::store::local::LocalStore;
+use tollgate::store::local::{LocalStore, Outage};
 
 use crate::support::policies::{check, policy};
 use crate::support::script::Script;
@@ -60,6 +60,31 @@ impl Function {
         };
         checks.iter().zip(steps).map(keep).collect()
     }
+
+    fn refund(&mut self, charged: &[(Check<'_>, Charge)], now: Timestamp) -> Vec<Decision> {
+        for (check, charge) in charged {
+            let key = (check.policy.name.to_string(), check.entity.0);
+            if let Some(left) = self
+                .0
+                .remove(&key)
+                .and_then(|kept| check.rule.refund(kept, *charge, now))
+            {
+                self.0.insert(key, left);
+            }
+        }
+        self.decide(&looks(charged), now)
+    }
+}
+
+/// Checks that only look, where these have charged.
+fn looks<'a>(charged: &[(Check<'a>, Charge)]) -> Vec<Check<'a>> {
+    charged
+        .iter()
+        .map(|(check, _)| Check {
+            cost: Cost::new(0),
+            ..*check
+        })
+        .collect()
 }
 
 /// All three, driven by one history.
@@ -99,6 +124,62 @@ impl Triple {
         assert_eq!(scripted, expected, "script at {now:?}: {checks:?}");
         expected
     }
+
+    /// Gives back in all three, and panics where they differ in what is left.
+    fn refund(&mut self, charged: &[(Check<'_>, Charge)], now: Timestamp) {
+        let expected = self.function.refund(charged, now);
+        if let Some(local) = &self.local {
+            self.clock.set(now);
+            local.refund(Outage::default(), charged);
+            let (_, found) = local.decide_now(&looks(charged)).unwrap();
+            assert_eq!(found, expected, "local store at {now:?}: {charged:?}");
+        }
+        let scripted = self.script.refund(charged, now);
+        assert_eq!(scripted, expected, "script at {now:?}: {charged:?}");
+    }
+}
+
+/// What an allowed request was charged at `at`, if it was.
+fn charge_of(check: &Check<'_>, decision: &Decision, at: Timestamp) -> Option<Charge> {
+    (decision.verdict == Verdict::Allow && check.cost.units() > 0).then_some(Charge {
+        at,
+        cost: check.cost,
+        reset_after_us: decision.reset_after_us,
+    })
+}
+
+#[test]
+fn the_three_agree_on_what_is_given_back() {
+    let valkey = Valkey::start();
+    let mut triple = Triple::new(&valkey);
+    for seed in 0..SEEDS {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let window_us = random_window(&mut random);
+        let kind = usize::try_from(seed).unwrap();
+        let mut policy = policy("given-back", random_rule(&mut random, kind, window_us));
+        let mut now = 1_700_000_000_000_000 + random.u64(0..window_us);
+        let (mut last, mut charges) = (None, Vec::new());
+        triple.begin(true);
+        for _ in 0..40 {
+            now = Gap::random(&mut random, window_us).after(now, last.as_ref());
+            let at = Timestamp::from_micros(now);
+            if random.u8(0..20) == 0 {
+                policy.rule = random_rule(&mut random, kind, window_us);
+                charges.clear();
+            }
+            if !charges.is_empty() && random.u8(0..3) == 0 {
+                // Any of them, not only the last; and never twice.
+                let charge = charges.swap_remove(random.usize(..charges.len()));
+                triple.refund(&[(check(&policy, seed, 1), charge)], at);
+            } else {
+                let cost = random_cost(&mut random, policy.rule.capacity(), last.as_ref());
+                let check = check(&policy, seed, cost);
+                last = triple.decide(&[check], at).pop();
+                charges.extend(last.and_then(|decision| charge_of(&check, &decision, at)));
+            }
+        }
+    }
+    triple.script.expect_expiries();
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod routes;
 mod store;
 mod store_url;
 mod upstreams;
+mod valkey;
 
 use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};

@@ -1,17 +1,14 @@
 //! `[store]`.
 
-use super::store_url::{Location, parse_url};
 use super::{Builder, non_zero_u32, non_zero_usize, value};
 use std::path::PathBuf;
 
 use crate::check::KeySecret;
 use crate::config::decode::At;
 use crate::config::error::{Code, Finding};
-use crate::config::file::{File, Sentinel, Store as Written, StoreWord};
+use crate::config::file::{File, Store as Written, StoreWord};
 use crate::config::source::Sources;
-use crate::config::values::FilePath;
 use crate::config::{Store, StoreKind};
-use crate::store::valkey::{self, Address, Login, Sentinels};
 
 impl Builder<'_> {
     pub(super) fn store(&self, file: &File) -> Option<Store> {
@@ -83,6 +80,8 @@ impl Builder<'_> {
         let fields = [
             ("url", written.url.as_ref().map(|at| at.place)),
             ("sentinel", written.sentinel.as_ref().map(|at| at.place)),
+            ("cluster", written.cluster.as_ref().map(|at| at.place)),
+            ("tls", written.tls.as_ref().map(|at| at.place)),
             ("username", written.username.as_ref().map(|at| at.place)),
             (
                 "password_file",
@@ -158,174 +157,5 @@ impl Builder<'_> {
                 );
             })
             .ok()
-    }
-
-    /// Whether the password stands in the file itself, not in a variable that fills it in.
-    fn holds_password(&self, url: &At<String>) -> bool {
-        let written = self.sources.written(url.place).unwrap_or_default();
-        let rest = written.split_once("://").map_or("", |(_, rest)| rest);
-        let credentials = rest.rsplit_once('@').map(|(credentials, _)| credentials);
-        credentials.is_some_and(|credentials| !credentials.contains("${"))
-    }
-
-    /// What `url` or `sentinel` says.
-    fn location(&self, written: &Written) -> Option<Location> {
-        match (&written.url, &written.sentinel) {
-            (Some(url), None) => self.location_of_url(written, url),
-            (None, Some(sentinel)) => self.location_of_sentinel(sentinel),
-            (Some(_), Some(sentinel)) => {
-                self.error(
-                    Code::E018,
-                    sentinel.place,
-                    "there is a `url` and a `sentinel`",
-                    "keep one of them",
-                );
-                None
-            }
-            (None, None) => {
-                // What is there but could not be read is reported already.
-                if !written
-                    .unread
-                    .iter()
-                    .any(|field| matches!(*field, "url" | "sentinel"))
-                {
-                    self.error(
-                        Code::E016,
-                        written.kind.as_ref()?.place,
-                        "`kind = \"valkey\"` needs a `url`, or `sentinel`",
-                        "add url = \"valkey://127.0.0.1:6379\"",
-                    );
-                }
-                None
-            }
-        }
-    }
-
-    fn location_of_url(&self, written: &Written, url: &At<String>) -> Option<Location> {
-        let parsed = match parse_url(&url.value) {
-            Ok(parsed) => parsed,
-            Err((code, why, help)) => {
-                self.error(code, url.place, format!("`url` {why}"), help);
-                return None;
-            }
-        };
-        if let (Some(_), Some(file)) = (&parsed.login.password, &written.password_file) {
-            self.error(
-                Code::E018,
-                file.place,
-                "there is a password in `url` and a `password_file`",
-                "keep the file, and take the password out of the url",
-            );
-        }
-        if parsed.login.password.is_some()
-            && written.password_file.is_none()
-            && self.holds_password(url)
-        {
-            self.findings.add(
-                Finding::new(Code::W213, url.place, "there is a password in `url`").help(
-                    "write it to a file of its own, and password_file = \"FILE\" instead: the configuration is read by more people",
-                ),
-            );
-        }
-        if let (Some(_), Some(name)) = (&parsed.login.username, &written.username) {
-            self.error(
-                Code::E018,
-                name.place,
-                "there is a user in `url` and a `username`",
-                "keep one of them",
-            );
-        }
-        Some(parsed)
-    }
-
-    fn location_of_sentinel(&self, at: &At<Sentinel>) -> Option<Location> {
-        let nodes = at.value.nodes.as_ref()?;
-        let primary = at.value.primary.as_ref()?;
-        if nodes.value.items.is_empty() && nodes.value.complete {
-            self.error(
-                Code::E016,
-                nodes.place,
-                "there is no sentinel in `nodes`",
-                "write where each of them is: nodes = [\"10.0.0.1:26379\"]",
-            );
-            return None;
-        }
-        let mut good = nodes.value.complete;
-        for node in &nodes.value.items {
-            if !super::upstreams::is_host_and_port(&node.value) {
-                self.error(
-                    Code::E025,
-                    node.place,
-                    format!("`{}` is not the address of a sentinel", node.value),
-                    "write host:port: \"10.0.0.1:26379\"",
-                );
-                good = false;
-            }
-        }
-        if primary.value.is_empty() {
-            self.error(
-                Code::E016,
-                primary.place,
-                "the primary has no name",
-                "write what the sentinels call it, as in their `sentinel monitor NAME …`",
-            );
-            return None;
-        }
-        let mut login = Login {
-            username: at.value.username.as_ref().map(|name| name.value.clone()),
-            password: None,
-        };
-        if let (Some(file), true) = (&at.value.password_file, self.io) {
-            login.password = Some(self.password(file)?);
-        }
-        good.then(|| Location {
-            address: Address::Sentinel(Box::new(Sentinels {
-                nodes: nodes
-                    .value
-                    .items
-                    .iter()
-                    .map(|node| node.value.clone())
-                    .collect(),
-                primary: primary.value.clone(),
-                login,
-            })),
-            database: 0,
-            login: Login::default(),
-        })
-    }
-
-    /// What stands in a password's file, on one line.
-    fn password(&self, file: &At<FilePath>) -> Option<String> {
-        let text = String::from_utf8(self.read_file(file)?).map_err(|_| {
-            self.error(
-                Code::E051,
-                file.place,
-                "the password is not UTF-8 text",
-                "write it as text, on one line",
-            );
-        });
-        Some(text.ok()?.trim_end_matches(['\r', '\n']).to_owned())
-    }
-
-    fn valkey(&self, at: &At<Written>) -> Option<valkey::Settings> {
-        let written = &at.value;
-        let Location {
-            address,
-            database,
-            mut login,
-        } = self.location(written)?;
-        if let (Some(file), true) = (&written.password_file, self.io) {
-            login.password = Some(self.password(file)?);
-        }
-        if let Some(name) = &written.username {
-            login.username = Some(name.value.clone());
-        }
-        Some(valkey::Settings {
-            address,
-            database,
-            login,
-            timeout: value(&written.timeout)?.0,
-            connect_timeout: value(&written.connect_timeout)?.0,
-        })
     }
 }

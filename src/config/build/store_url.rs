@@ -3,14 +3,17 @@
 use std::time::Duration;
 
 use crate::config::error::Code;
-use crate::store::valkey::{self, Address, Login};
+use crate::store::valkey::{self, Address, Login, Tls};
 
-/// Where Valkey is, and who we are there: `valkey://user:password@host:port/database`, taken apart, or sentinels.
+/// Where Valkey is, and who we are there: `valkey://user:password@host:port/database`, taken apart, sentinels, or a
+/// cluster.
 #[derive(Debug)]
 pub(super) struct Location {
     pub(super) address: Address,
     pub(super) database: u32,
     pub(super) login: Login,
+    /// Whether it is to be reached over TLS; `None` where that is for `tls` to say.
+    pub(super) encrypted: Option<bool>,
 }
 
 /// The settings for a store that is named by a URL alone, all else being default.
@@ -20,7 +23,12 @@ pub(super) struct Location {
 /// What is wrong with the URL, without repeating it.
 pub fn store_settings(url: &str, timeout: Duration) -> Result<valkey::Settings, String> {
     let parsed = parse_url(url).map_err(|(_, why, help)| format!("it {why}; {help}"))?;
+    let tls = match parsed.encrypted {
+        Some(true) => Some(Tls::new(None, None).map_err(|error| format!("needs TLS: {error}"))?),
+        _ => None,
+    };
     Ok(valkey::Settings {
+        tls,
         address: parsed.address,
         database: parsed.database,
         login: parsed.login,
@@ -31,23 +39,16 @@ pub fn store_settings(url: &str, timeout: Duration) -> Result<valkey::Settings, 
 
 /// Takes a URL apart. What it says of a failure never repeats the URL: it may hold a password.
 pub(super) fn parse_url(url: &str) -> Result<Location, (Code, String, String)> {
-    let shape =
-        "write valkey://host:port, with /number for a database; a password goes to password_file";
+    let shape = "write valkey://host:port, or valkeys:// for TLS, with /number for a database; a password goes to password_file";
     let refuse = |why: &str| Err((Code::E025, why.to_owned(), shape.to_owned()));
     let Some((scheme, rest)) = url.split_once("://") else {
         return refuse("has no scheme");
     };
-    match scheme {
-        "valkey" | "redis" => {}
-        "valkeys" | "rediss" => {
-            return Err((
-                Code::E114,
-                "asks for TLS; TLS to the store is not built yet".to_owned(),
-                "write valkey://, over a network that you trust or a local TLS tunnel".to_owned(),
-            ));
-        }
+    let encrypted = match scheme {
+        "valkey" | "redis" => false,
+        "valkeys" | "rediss" => true,
         _ => return refuse("has an unknown scheme"),
-    }
+    };
     let (authority, database) = rest.split_once('/').unwrap_or((rest, ""));
     let database = match database {
         "" => 0,
@@ -86,6 +87,7 @@ pub(super) fn parse_url(url: &str) -> Result<Location, (Code, String, String)> {
         address: Address::Server(address),
         database,
         login: Login { username, password },
+        encrypted: Some(encrypted),
     })
 }
 
@@ -95,8 +97,10 @@ mod tests {
 
     #[test]
     fn urls_are_taken_apart() {
+        assert_eq!(parse_url("rediss://h").unwrap().encrypted, Some(true));
+        assert_eq!(parse_url("valkey://h").unwrap().encrypted, Some(false));
         for (url, address, database, username, password) in [
-            ("valkey://h", "h:6379", 0, None, None),
+            ("valkeys://h", "h:6379", 0, None, None),
             ("valkey://h:1/2", "h:1", 2, None, None),
             (
                 "redis://u:p%40@[::1]:7/0",
@@ -121,7 +125,7 @@ mod tests {
         for url in [
             "h:6379",
             "http://user:hunter2@h",
-            "valkeys://user:hunter2@h",
+            "keydb://user:hunter2@h",
             "valkey://user:hunter2@h:99999",
             "valkey://user:hunter2@h/x",
             "valkey://user:hunter2@",

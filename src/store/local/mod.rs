@@ -162,25 +162,20 @@ impl LocalStore {
         Outage::from_number(self.outage.load(Ordering::Relaxed))
     }
 
-    /// Undoes what was charged at `charged_at` by these decisions, as far as nobody gains by it. Give it only those
-    /// that charged: not one in shadow that denied, and none of a request that was denied.
-    pub fn refund(&self, charged: &[(Check<'_>, Decision)], charged_at: Timestamp) {
+    /// Undoes these charges, made in this outage if it is one, as far as nobody gains by it. Give it only those that were
+    /// made: not one in shadow that denied, and none of a request that was denied.
+    pub fn refund(&self, outage: Outage, charged: &[(Check<'_>, Charge)]) {
         let keys: Vec<_> = charged
             .iter()
-            .map(|(check, _)| Key::of(check, Outage::default()))
+            .map(|(check, _)| Key::of(check, outage))
             .collect();
         let mut held = self.lock(&keys);
         let now = self.clock.now();
-        for ((check, decision), key) in charged.iter().zip(&keys) {
+        for ((check, charge), key) in charged.iter().zip(&keys) {
             let Some(shard) = held.shard_mut(key) else {
                 continue;
             };
-            let charge = Charge {
-                at: charged_at,
-                cost: check.cost,
-                reset_after_us: decision.reset_after_us,
-            };
-            let gone = shard.replace(key, |kept| check.rule.refund(kept, charge, now));
+            let gone = shard.replace(key, |kept| check.rule.refund(kept, *charge, now));
             self.keys.fetch_sub(usize::from(gone), Ordering::Relaxed);
         }
     }

@@ -1,11 +1,15 @@
-//! Tells the store that this gateway is alive, and learns how many are. The contract stands in `lua/announce.lua`.
+//! Tells a server that this gateway is alive, and learns how many are. The contract stands in `lua/announce.lua`.
 
-use std::sync::OnceLock;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::connection::{is_no_script, load};
 use redis::aio::MultiplexedConnection;
 use redis::{ErrorKind, RedisError, RedisResult, ServerErrorKind};
+use tracing::warn;
+
+use super::failure::is_no_script;
+use super::script::Script;
 
 /// How often it is told.
 pub(crate) const EVERY: Duration = Duration::from_secs(1);
@@ -16,60 +20,94 @@ const LEASE_MS: u64 = 5000;
 /// The most that are remembered: as many as `store.instances` may be.
 const INSTANCES_MAX: u32 = 10_000;
 
+static ANNOUNCE: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(concat!(
+        "#!lua\n",
+        include_str!("../../../lua/announce.lua")
+    ))
+});
+
 /// Who tells it: a number made at start, with nothing of the host in it.
 #[derive(Debug)]
 pub(crate) struct Announcer {
-    key: String,
     instance: String,
-    /// What servers call the script: the same everywhere, once one of them has said it.
-    sha: OnceLock<String>,
+    /// Whether this gateway has taken its leave.
+    is_gone: AtomicBool,
+    /// Whether it was said that this gateway cannot be announced.
+    told: AtomicBool,
 }
 
 impl Announcer {
-    /// For a store whose keys begin with `prefix`.
-    pub(crate) fn new(prefix: &str) -> Self {
+    pub(crate) fn new() -> Self {
         Self {
-            key: format!("{prefix}:instances"),
             instance: format!("{:016x}", fastrand::u64(..)),
-            sha: OnceLock::new(),
+            is_gone: AtomicBool::new(false),
+            told: AtomicBool::new(false),
         }
     }
 
-    /// Says how many gateways are alive, this one included: at least 1.
+    /// Says how many gateways are alive by the list at `key`, this one included; `None` of a server that does not
+    /// permit it, or once this gateway has taken its leave.
     pub(crate) async fn announce(
         &self,
+        key: &str,
         connection: &mut MultiplexedConnection,
-    ) -> RedisResult<u32> {
-        if let Some(sha) = self.sha.get() {
-            match self.call(sha, connection).await {
-                Err(error) if is_no_script(&error) => {}
-                heard => return heard,
-            }
+    ) -> RedisResult<Option<u32>> {
+        if self.is_gone.load(Ordering::Relaxed) {
+            return Ok(None);
         }
-        let sha = load(connection, source()).await?;
-        self.call(self.sha.get_or_init(|| sha), connection).await
+        let heard = match self.call(key, connection).await {
+            Err(error) if is_no_script(&error) => {
+                ANNOUNCE.load(connection).await?;
+                self.call(key, connection).await
+            }
+            heard => heard,
+        };
+        match heard {
+            Ok(alive) => Ok(Some(alive.clamp(1, INSTANCES_MAX))),
+            // A user who may decide may still not do this: such a store has no count, and is well.
+            Err(error) if is_forbidden(&error) => {
+                if !self.told.swap(true, Ordering::Relaxed) {
+                    warn!(reason = %error, "this gateway cannot be announced: store.instances alone says how many there are");
+                }
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
     }
 
-    async fn call(&self, sha: &str, connection: &mut MultiplexedConnection) -> RedisResult<u32> {
-        let alive: u32 = redis::cmd("EVALSHA")
-            .arg(sha)
+    async fn call(&self, key: &str, connection: &mut MultiplexedConnection) -> RedisResult<u32> {
+        redis::cmd("EVALSHA")
+            .arg(ANNOUNCE.sha())
             .arg(1)
-            .arg(&self.key)
+            .arg(key)
             .arg(&self.instance)
             .arg(LEASE_MS)
             .arg(INSTANCES_MAX)
             .query_async(connection)
-            .await?;
-        Ok(alive.clamp(1, INSTANCES_MAX))
+            .await
+    }
+
+    /// Announces nothing from now on.
+    pub(crate) fn take_leave(&self) {
+        self.is_gone.store(true, Ordering::Relaxed);
+    }
+
+    /// Takes this gateway off the list at `key`.
+    pub(crate) async fn withdraw(
+        &self,
+        key: &str,
+        connection: &mut MultiplexedConnection,
+    ) -> RedisResult<()> {
+        redis::cmd("ZREM")
+            .arg(key)
+            .arg(&self.instance)
+            .exec_async(connection)
+            .await
     }
 }
 
-/// Whether a user who may decide may still not do this: such a store has no count, and is well.
-pub(crate) fn is_forbidden(error: &RedisError) -> bool {
+fn is_forbidden(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::NoPerm)
         || error.to_string().contains("ACL failure in script")
-}
-
-const fn source() -> &'static str {
-    concat!("#!lua\n", include_str!("../../../lua/announce.lua"))
 }

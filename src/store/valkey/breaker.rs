@@ -110,6 +110,25 @@ impl Breaker {
         opens
     }
 
+    /// The server says that another one is to be asked: that is found at once, by one good probe, unless this has just
+    /// been tried. Says whether that opens it.
+    pub(crate) fn demoted(&mut self, now: Instant, chance: u32) -> bool {
+        let is_first = self.pause == PAUSE_MIN;
+        let opens = self.lost(now, chance);
+        if let (
+            State::Open {
+                probe_at, needed, ..
+            },
+            true,
+            true,
+        ) = (&mut self.state, opens, is_first)
+        {
+            *probe_at = now;
+            *needed = 1;
+        }
+        opens
+    }
+
     /// A probe found the server well, or not. Says whether that closes it.
     pub(crate) fn probed(&mut self, well: bool, now: Instant, chance: u32) -> bool {
         let State::Open {
@@ -247,6 +266,22 @@ mod tests {
         assert!(breaker.lost(now, 0));
         assert!(!breaker.lost(now, 0));
         assert_eq!(breaker.probe_at(), Some(now + ms(50)));
+    }
+
+    #[test]
+    fn a_demoted_server_is_replaced_at_once_but_not_again_and_again() {
+        let now = monotonic_now();
+        let mut breaker = closed(now);
+        assert!(breaker.demoted(now, 0));
+        assert_eq!(breaker.probe_at(), Some(now));
+        assert!(breaker.probed(true, now, 0));
+        // Nothing was decided since: the one that was found is no better.
+        assert!(breaker.demoted(now, 0));
+        assert_eq!(breaker.probe_at(), Some(now + ms(100)));
+        while !breaker.probed(true, now, 0) {}
+        breaker.proved();
+        assert!(breaker.demoted(now, 0));
+        assert_eq!(breaker.probe_at(), Some(now));
     }
 
     #[test]

@@ -1,27 +1,40 @@
-//! Usage in Valkey, shared by every gateway. One script call decides a whole request ([`script`]); one actor keeps
-//! the connection ([`connection`]), and leaves a server that fails alone (`breaker`).
+//! Usage in Valkey, shared by every gateway. One script call decides a whole request ([`script`]); of a cluster, one
+//! for each slot that its entities are in ([`calls`]). An actor for each server keeps the connection (`node`), and
+//! leaves a server that fails alone (`breaker`).
 
 mod announce;
 mod breaker;
-pub mod connection;
+mod calls;
+mod cluster;
 pub mod dial;
+mod failure;
 pub mod key;
+mod node;
 pub mod script;
+pub mod sentinel;
+pub mod tls;
+mod topology;
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use redis::Value;
-use tokio::time::{Instant, timeout_at};
+use tokio::sync::{Notify, watch};
+use tokio::time::timeout;
 
 use super::{Cause, Store, StoreError};
 use crate::check::Check;
 use crate::clock::Clock;
-use crate::decide::{Decision, Timestamp};
+use crate::decide::Decision;
 use announce::Announcer;
-use connection::{Blame, Link, Shared};
-pub use dial::{Address, Login, Sentinels};
+pub use calls::Reserved;
+use cluster::{Cluster, ClusterKeeper};
+use dial::Place;
+pub use dial::{Address, Login};
+use node::{Keeper, Node};
+pub use sentinel::Sentinels;
+pub use tls::{Tls, TlsError};
 
 /// How Valkey is reached.
 #[derive(Clone, Eq, PartialEq)]
@@ -32,6 +45,8 @@ pub struct Settings {
     pub database: u32,
     /// Who we are there. The password is read from `password_file`, or from the URL.
     pub login: Login,
+    /// TLS to it, and to its sentinels; in the clear without.
+    pub tls: Option<Tls>,
     /// For a whole decision.
     pub timeout: Duration,
     /// For a connection.
@@ -55,13 +70,42 @@ impl fmt::Debug for Settings {
 
 /// The shared store.
 ///
-/// Without a connection it answers at once that it has none; [`connection::Connector`] brings it back.
+/// Without a connection it answers at once that it has none; the [`Connector`] brings it back.
 #[derive(Debug)]
 pub struct ValkeyStore {
-    shared: Arc<Shared>,
+    servers: Servers,
     prefix: Arc<str>,
     timeout: Duration,
     clock: Option<Clock>,
+    announcer: Option<Arc<Announcer>>,
+    /// How often an outage ended.
+    recoveries: AtomicU32,
+}
+
+#[derive(Debug)]
+enum Servers {
+    One(Arc<Node>),
+    Cluster(Arc<Cluster>),
+}
+
+/// What connects a [`ValkeyStore`], and keeps it connected.
+#[derive(Debug)]
+pub struct Connector(Kept);
+
+#[derive(Debug)]
+enum Kept {
+    One(Keeper),
+    Cluster(ClusterKeeper),
+}
+
+impl Connector {
+    /// Connects, and keeps connected, until `stop` turns true or its sender is gone.
+    pub async fn run(self, stop: watch::Receiver<bool>) {
+        match self.0 {
+            Kept::One(keeper) => keeper.run(stop).await,
+            Kept::Cluster(keeper) => keeper.run(stop).await,
+        }
+    }
 }
 
 impl ValkeyStore {
@@ -69,149 +113,156 @@ impl ValkeyStore {
     ///
     /// Keys begin with `prefix`. The server's clock decides, unless `clock` is given: that is for simulations.
     #[must_use]
-    pub fn new(
-        settings: Settings,
-        prefix: Arc<str>,
-        clock: Option<Clock>,
-    ) -> (Self, connection::Connector) {
+    pub fn new(settings: Settings, prefix: Arc<str>, clock: Option<Clock>) -> (Self, Connector) {
         let timeout = settings.timeout;
         // A simulation is no gateway.
-        let announcer = clock.is_none().then(|| Announcer::new(&prefix));
-        let (shared, connector) = connection::new(settings, announcer);
+        let announcer = clock.is_none().then(|| Arc::new(Announcer::new()));
+        let (servers, connector) = servers(settings, announcer.clone(), &prefix);
         let store = Self {
-            shared,
+            servers,
             prefix,
             timeout,
             clock,
+            announcer,
+            recoveries: AtomicU32::new(0),
         };
         (store, connector)
     }
 
-    /// Whether decisions are asked of the server: there is a connection, and it does not fail.
+    /// Whether decisions are asked of the server, or of every server that has slots of a cluster: there is a
+    /// connection, and it does not fail.
     #[must_use]
     pub fn is_up(&self) -> bool {
-        self.shared.link().is_some()
+        match &self.servers {
+            Servers::One(node) => node.is_up(),
+            Servers::Cluster(cluster) => cluster.is_up(),
+        }
     }
 
-    /// How often decisions came from the server again after an outage, the first of all included.
+    /// How many servers are asked, and how many are left alone.
+    #[must_use]
+    pub fn servers(&self) -> (usize, usize) {
+        let nodes = self.nodes();
+        let up = nodes.iter().filter(|node| node.is_up()).count();
+        (up, nodes.len().saturating_sub(up))
+    }
+
+    /// How often an outage ended, the first time that a server decided included. One that begins while another server
+    /// is out is the same.
     #[must_use]
     pub fn recoveries(&self) -> u32 {
-        self.shared.recoveries()
+        self.recoveries.load(Ordering::Relaxed)
     }
 
     /// How many gateways were alive when the server was last heard of, this one included; 0 if it never was.
     #[must_use]
     pub fn instances(&self) -> u32 {
-        self.shared.instances()
+        match &self.servers {
+            Servers::One(node) => node.instances(),
+            Servers::Cluster(cluster) => {
+                let nodes = cluster.nodes();
+                nodes.iter().map(|node| node.instances()).max().unwrap_or(0)
+            }
+        }
     }
 
-    /// Why the server is not asked, or the last try to connect failed.
+    /// Why a server is not asked, or the last try to connect failed.
     #[must_use]
     pub fn last_error(&self) -> Option<String> {
-        self.shared.last_error().map(|(_, reason)| reason)
+        self.last_failure().map(|(_, reason)| reason)
     }
 
-    /// Decides, and says when by the store's clock.
-    ///
-    /// # Errors
-    ///
-    /// As [`Store::decide`].
-    pub async fn decide_at(
-        &self,
-        checks: &[Check<'_>],
-    ) -> Result<(Timestamp, Vec<Decision>), StoreError> {
-        let deadline = Instant::now() + self.timeout;
-        match self.call(checks, deadline).await {
-            // The script is gone, as after a restart or SCRIPT FLUSH: it did not run.
-            Err(Failed::NoScript(link)) => {
-                self.load(&link, deadline).await?;
-                self.call(checks, deadline).await
-            }
-            outcome => outcome,
+    fn last_failure(&self) -> Option<(Cause, String)> {
+        match &self.servers {
+            Servers::One(node) => node.last_error(),
+            Servers::Cluster(cluster) => cluster.last_error(),
         }
-        .map_err(|failed| match failed {
-            Failed::Store(error) => error,
-            Failed::NoScript(_) => {
-                StoreError::NotRun(Cause::Script, "script lost again".to_owned())
-            }
-        })
     }
 
-    async fn call(
-        &self,
-        checks: &[Check<'_>],
-        deadline: Instant,
-    ) -> Result<(Timestamp, Vec<Decision>), Failed> {
-        let link = self.shared.link().ok_or_else(|| self.no_connection())?;
-        let now = self.clock.as_ref().map(Clock::now);
-        let slack_ms = now.map_or(SLACK_MS, |_| SIMULATION_SLACK_MS);
-        let call = script::call(&link.sha, &self.prefix, checks, now, slack_ms);
-        let mut connection = link.connection.clone();
-        let answered = timeout_at(deadline, connection.send_packed_command(&call)).await;
-        // An error of the server comes as a value.
-        let reply = match answered.map(|reply| reply.and_then(Value::extract_error)) {
-            Ok(Ok(reply)) => reply,
-            Ok(Err(error)) if connection::is_no_script(&error) => {
-                return Err(Failed::NoScript(link));
-            }
-            Ok(Err(error)) => return Err(Failed::Store(self.failed(&link, &error))),
-            Err(_) => {
-                let error = StoreError::Timeout(self.timeout);
-                self.shared.failed(&link, &error, Blame::Server);
-                return Err(Failed::Store(error));
-            }
+    /// Takes this gateway's leave of the others, who divide the limits among as many as they know of if the store fails.
+    /// Within the store's deadline, if it is there.
+    pub async fn withdraw(&self) {
+        let Some(announcer) = &self.announcer else {
+            return;
         };
-        let decided = script::read_reply(&reply, checks.len()).map_err(|error| {
-            self.shared.failed(&link, &error, Blame::Connection);
-            Failed::Store(error)
-        })?;
-        self.shared.decided();
-        Ok(decided)
-    }
-
-    async fn load(&self, link: &Arc<Link>, deadline: Instant) -> Result<(), StoreError> {
-        let mut connection = link.connection.clone();
-        match timeout_at(
-            deadline,
-            connection::load(&mut connection, script::source()),
-        )
-        .await
-        {
-            Ok(Ok(_)) => Ok(()),
-            Ok(Err(error)) => Err(self.failed(link, &error)),
-            Err(_) => {
-                let error = StoreError::NotRun(
-                    Cause::Timeout,
-                    "no time left to load the script".to_owned(),
-                );
-                self.shared.failed(link, &error, Blame::Server);
-                Err(error)
+        announcer.take_leave();
+        for node in self.nodes() {
+            let (Some(link), list) = (node.link(), node.list()) else {
+                continue;
+            };
+            if list.is_empty() {
+                continue;
             }
+            let mut connection = link.connection.clone();
+            // Who cannot be told finds out within the lease.
+            let _ = timeout(self.timeout, announcer.withdraw(&list, &mut connection)).await;
         }
     }
 
-    /// There is no connection, for the reason that the last try to get one had.
-    fn no_connection(&self) -> Failed {
-        let unknown = || (Cause::Connect, "no connection to the store".to_owned());
-        let (cause, reason) = self.shared.last_error().unwrap_or_else(unknown);
-        Failed::Store(StoreError::NotRun(cause, reason))
+    fn recovered(&self) {
+        self.recoveries.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Says what an error means, and has it counted where it says something about others.
-    fn failed(&self, link: &Arc<Link>, error: &redis::RedisError) -> StoreError {
-        let (failure, blame) = connection::classify(error);
-        self.shared.failed(link, &failure, blame);
-        failure
+    fn nodes(&self) -> Vec<Arc<Node>> {
+        match &self.servers {
+            Servers::One(node) => vec![Arc::clone(node)],
+            Servers::Cluster(cluster) => cluster.nodes(),
+        }
     }
+}
+
+fn servers(
+    settings: Settings,
+    announcer: Option<Arc<Announcer>>,
+    prefix: &Arc<str>,
+) -> (Servers, Connector) {
+    let place = match &settings.address {
+        Address::Server(address) => Place::At(address.clone()),
+        Address::Sentinel(sentinels) => Place::Named(sentinels.clone()),
+        Address::Cluster(seeds) => {
+            let cluster = Arc::new(Cluster::new());
+            let seeds = seeds.clone();
+            let keeper = ClusterKeeper::new(
+                Arc::new(settings),
+                Arc::clone(&cluster),
+                announcer,
+                Arc::clone(prefix),
+                seeds,
+            );
+            return (Servers::Cluster(cluster), Connector(Kept::Cluster(keeper)));
+        }
+    };
+    let list = format!("{prefix}:instances");
+    let node = Arc::new(Node::new(place, list, Arc::new(Notify::new())));
+    let keeper = Keeper {
+        settings: Arc::new(settings),
+        node: Arc::clone(&node),
+        announcer,
+    };
+    (Servers::One(node), Connector(Kept::One(keeper)))
 }
 
 impl Store for ValkeyStore {
     async fn decide(&self, checks: &[Check<'_>]) -> Result<Vec<Decision>, StoreError> {
-        self.decide_at(checks).await.map(|(_, decisions)| decisions)
+        let mut reserved = self.reserve(checks).await;
+        if reserved.failure.is_some() || reserved.denies() {
+            self.give_back(&mut reserved).await;
+        }
+        if let Some(failure) = reserved.failure {
+            return Err(failure);
+        }
+        let decision_of = |check: &Check<'_>| {
+            let is_of = |policy: usize| policy == check.policy.index;
+            reserved
+                .decided
+                .iter()
+                .find(|(decided, _)| is_of(decided.policy.index))
+                .map(|(_, decision)| *decision)
+        };
+        checks
+            .iter()
+            .map(decision_of)
+            .collect::<Option<Vec<_>>>()
+            .ok_or_else(|| StoreError::BadReply("a check without a decision".to_owned()))
     }
-}
-
-enum Failed {
-    NoScript(Arc<Link>),
-    Store(StoreError),
 }

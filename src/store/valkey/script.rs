@@ -1,29 +1,82 @@
-//! The script that decides, how it is called, and what it replies. The contract stands in `lua/decide.lua`.
+//! The scripts that decide and give back, how they are called, and what they reply. The contracts stand in
+//! `lua/decide.lua` and `lua/refund.lua`.
 
-use redis::{Cmd, Value};
+use std::sync::LazyLock;
+
+use redis::aio::MultiplexedConnection;
+use redis::{Cmd, RedisResult, Value};
+use sha1::{Digest, Sha1};
 
 use super::key::key;
 use crate::check::Check;
-use crate::decide::{Anchor, Decision, EXACT_MAX, Rule, Timestamp, Verdict};
+use crate::decide::{Anchor, Charge, Decision, EXACT_MAX, Rule, Timestamp, Verdict};
 use crate::store::StoreError;
 
 /// Integers in the reply for each check.
 const FIELDS: usize = 5;
 
-/// The text to load: one file a kind, and the entry that composes them.
+/// A script, and the digest by which servers know it.
+#[derive(Debug)]
+pub(crate) struct Script {
+    source: &'static str,
+    sha: String,
+}
+
+impl Script {
+    pub(crate) fn new(source: &'static str) -> Self {
+        let digest = Sha1::digest(source);
+        let sha = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        Self { source, sha }
+    }
+
+    /// What `EVALSHA` calls it.
+    pub(crate) fn sha(&self) -> &str {
+        &self.sha
+    }
+
+    /// Has the server know it.
+    pub(crate) async fn load(&self, connection: &mut MultiplexedConnection) -> RedisResult<()> {
+        redis::cmd("SCRIPT")
+            .arg("LOAD")
+            .arg(self.source)
+            .exec_async(connection)
+            .await
+    }
+}
+
+/// The script that decides.
+pub(crate) static DECIDE: LazyLock<Script> = LazyLock::new(|| Script::new(source()));
+
+/// The script that gives back.
+pub(crate) static REFUND: LazyLock<Script> = LazyLock::new(|| Script::new(refund_source()));
+
+/// The library of kinds, a file each, and an entry that composes them.
+macro_rules! with_kinds {
+    ($entry:literal) => {
+        concat!(
+            "#!lua\n",
+            include_str!("../../../lua/exact.lua"),
+            include_str!("../../../lua/bucket.lua"),
+            include_str!("../../../lua/token_bucket.lua"),
+            include_str!("../../../lua/leaky_bucket.lua"),
+            include_str!("../../../lua/fixed_window.lua"),
+            include_str!("../../../lua/sliding_counter.lua"),
+            include_str!("../../../lua/sliding_log.lua"),
+            include_str!($entry),
+        )
+    };
+}
+
+/// The text that decides.
 #[must_use]
 pub const fn source() -> &'static str {
-    concat!(
-        "#!lua\n",
-        include_str!("../../../lua/exact.lua"),
-        include_str!("../../../lua/bucket.lua"),
-        include_str!("../../../lua/token_bucket.lua"),
-        include_str!("../../../lua/leaky_bucket.lua"),
-        include_str!("../../../lua/fixed_window.lua"),
-        include_str!("../../../lua/sliding_counter.lua"),
-        include_str!("../../../lua/sliding_log.lua"),
-        include_str!("../../../lua/decide.lua"),
-    )
+    with_kinds!("../../../lua/decide.lua")
+}
+
+/// The text that gives back.
+#[must_use]
+pub const fn refund_source() -> &'static str {
+    with_kinds!("../../../lua/refund.lua")
 }
 
 /// The call that decides `checks` at one instant: the server's own, or `now` in a test.
@@ -57,10 +110,7 @@ pub fn call_all(
     for check in requests.iter().copied().flatten() {
         call.arg(key(prefix, check));
     }
-    match now {
-        Some(now) => call.arg(now.as_micros()),
-        None => call.arg(""),
-    };
+    add_instant(&mut call, now);
     call.arg(slack_ms);
     for checks in requests {
         call.arg(checks.len());
@@ -77,7 +127,46 @@ fn add_check(call: &mut Cmd, check: &Check<'_>) {
     call.arg(check.rule.kind())
         .arg(check.cost.units())
         .arg(enforced);
-    match check.rule {
+    add_numbers(call, check.rule);
+}
+
+/// The call that gives back what these checks were charged. [`read_reply`] reads what is left then.
+///
+/// Give it only those that charged: not one in shadow that denied, and none of a request that was denied.
+#[must_use]
+pub fn refund_call(
+    sha: &str,
+    prefix: &str,
+    charged: &[(Check<'_>, Charge)],
+    now: Option<Timestamp>,
+    slack_ms: u64,
+) -> Cmd {
+    let mut call = redis::cmd("EVALSHA");
+    call.arg(sha).arg(charged.len());
+    for (check, _) in charged {
+        call.arg(key(prefix, check));
+    }
+    add_instant(&mut call, now);
+    call.arg(slack_ms);
+    for (check, charge) in charged {
+        call.arg(check.rule.kind())
+            .arg(charge.at.as_micros())
+            .arg(charge.cost.units())
+            .arg(charge.reset_after_us);
+        add_numbers(&mut call, check.rule);
+    }
+    call
+}
+
+fn add_instant(call: &mut Cmd, now: Option<Timestamp>) {
+    match now {
+        Some(now) => call.arg(now.as_micros()),
+        None => call.arg(""),
+    };
+}
+
+fn add_numbers(call: &mut Cmd, rule: &Rule) {
+    match rule {
         Rule::FixedWindow(rule) => {
             let to_epoch = u8::from(rule.anchor() == Anchor::Epoch);
             call.arg(rule.limit().count.get())
@@ -173,9 +262,11 @@ mod tests {
     }
 
     #[test]
-    fn the_source_has_one_first_line() {
-        assert!(source().starts_with("#!lua\n"));
-        assert_eq!(source().matches("#!").count(), 1);
+    fn the_sources_have_one_first_line() {
+        for source in [source(), refund_source()] {
+            assert!(source.starts_with("#!lua\n"));
+            assert_eq!(source.matches("#!").count(), 1);
+        }
     }
 
     #[test]

@@ -1,0 +1,116 @@
+//! Asks sentinels where the primary is.
+
+use std::fmt;
+
+use redis::aio::MultiplexedConnection;
+use redis::{ErrorKind, RedisConnectionInfo, RedisError, RedisResult, ServerErrorKind, Value};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::Settings;
+use super::dial::{Login, dial};
+use super::tls::Tls;
+
+/// Who knows where the primary is.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Sentinels {
+    /// `host:port` of each. All are asked, and the first to name a primary is believed once that agrees.
+    pub nodes: Vec<String>,
+    /// What they call it.
+    pub primary: String,
+    /// Who we are to them.
+    pub login: Login,
+}
+
+impl fmt::Display for Sentinels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (by sentinel)", self.primary)
+    }
+}
+
+impl Settings {
+    /// Asks all sentinels at once, so that one that is gone costs no time.
+    pub(super) async fn connect_to_primary(
+        &self,
+        sentinels: &Sentinels,
+    ) -> RedisResult<(MultiplexedConnection, String)> {
+        let mut asked = JoinSet::new();
+        for node in &sentinels.nodes {
+            let (node, name) = (node.clone(), sentinels.primary.clone());
+            let (login, tls) = (sentinels.login.to_database(0), self.tls.clone());
+            // Alone on its own: one that is silent would be waited for until the connection is given up, and the
+            // reason would be lost.
+            let patience = self.connect_timeout / 2;
+            asked.spawn(async move {
+                let found = timeout(patience, primary_of(&node, &name, &login, tls.as_ref())).await;
+                found.unwrap_or_else(|_| Err(format!("{node}: no answer in {patience:?}")))
+            });
+        }
+        let mut tried = Vec::new();
+        let mut refused = None;
+        let mut silent = Vec::new();
+        while let Some(found) = asked.join_next().await {
+            match found {
+                // All of them name the same one, as a rule.
+                Ok(Ok(address)) if tried.contains(&address) => {}
+                Ok(Ok(address)) => match self.connect_as_primary(&address).await {
+                    Ok(connection) => return Ok((connection, address)),
+                    Err(error) => {
+                        tried.push(address);
+                        refused = Some(error);
+                    }
+                },
+                Ok(Err(reason)) => silent.push(reason),
+                Err(_) => {}
+            }
+        }
+        // What a server says of itself tells more than that a sentinel is gone.
+        silent.sort_unstable();
+        Err(refused.unwrap_or_else(|| no_primary(silent.join("; "))))
+    }
+
+    /// A sentinel may not know yet: whoever is asked to decide must say that it is the primary.
+    async fn connect_as_primary(&self, address: &str) -> RedisResult<MultiplexedConnection> {
+        let mut connection = self.connect_to(address).await?;
+        match redis::cmd("ROLE").query_async(&mut connection).await {
+            Ok(Value::Array(role)) if !is_primary(&role) => Err(no_primary(format!(
+                "{address}: a sentinel names it, and it is none"
+            ))),
+            // A user who may not ask finds out by the first write.
+            Err(error) if error.kind() != ErrorKind::Server(ServerErrorKind::NoPerm) => Err(error),
+            Ok(_) | Err(_) => Ok(connection),
+        }
+    }
+}
+
+fn is_primary(role: &[Value]) -> bool {
+    matches!(role.first(), Some(Value::BulkString(name)) if name == b"master" || name == b"primary")
+}
+
+/// Where this sentinel says that the primary of this name is, or why it does not say.
+async fn primary_of(
+    sentinel: &str,
+    name: &str,
+    login: &RedisConnectionInfo,
+    tls: Option<&Tls>,
+) -> Result<String, String> {
+    let ask = async {
+        let mut connection = dial(sentinel, login, tls).await?;
+        redis::cmd("SENTINEL")
+            .arg("GET-MASTER-ADDR-BY-NAME")
+            .arg(name)
+            .query_async::<Option<(String, u16)>>(&mut connection)
+            .await
+    };
+    match ask.await {
+        Ok(Some((host, port))) if host.contains(':') => Ok(format!("[{host}]:{port}")),
+        Ok(Some((host, port))) => Ok(format!("{host}:{port}")),
+        Ok(None) => Err(format!("{sentinel}: it knows no primary of that name")),
+        Err(error) => Err(format!("{sentinel}: {error}")),
+    }
+}
+
+fn no_primary(reason: String) -> RedisError {
+    let kind = ErrorKind::Server(ServerErrorKind::MasterDown);
+    RedisError::from((kind, "no primary found", reason))
+}

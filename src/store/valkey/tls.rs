@@ -1,0 +1,119 @@
+//! TLS to the store.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use redis::RedisResult;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use thiserror::Error;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+/// Whom to believe, and who we are.
+#[derive(Clone)]
+pub struct Tls {
+    connector: TlsConnector,
+    /// Of what it was made from: two that are made of the same are the same.
+    made_from: blake3::Hash,
+}
+
+/// What is made from files of an operator's, and is not what it should be.
+#[derive(Debug, Error)]
+pub enum TlsError {
+    /// There is no certificate to believe in.
+    #[error("there is no certificate in it")]
+    NoRoot,
+    /// The machine has no certificates of authorities.
+    #[error("this machine knows no certificate authority")]
+    NoSystemRoots,
+    /// Not PEM.
+    #[error("it is not in PEM format: {0}")]
+    Pem(#[from] rustls::pki_types::pem::Error),
+    /// A certificate or key that cannot be used.
+    #[error("{0}")]
+    Unusable(#[from] rustls::Error),
+}
+
+impl Tls {
+    /// Believes servers whose certificate comes from `ca`, a PEM file's content, or from whomever the machine believes;
+    /// shows `identity`, a certificate chain and its key in PEM, to a server that asks.
+    ///
+    /// # Errors
+    ///
+    /// [`TlsError`], which quotes nothing of a key.
+    pub fn new(ca: Option<&[u8]>, identity: Option<(&[u8], &[u8])>) -> Result<Self, TlsError> {
+        let mut made_from = blake3::Hasher::new();
+        let (cert, key) = identity.unwrap_or_default();
+        for part in [ca.unwrap_or_default(), cert, key] {
+            made_from.update(blake3::hash(part).as_bytes());
+        }
+        let roots = match ca {
+            Some(pem) => roots_in(pem)?,
+            None => roots_of_the_machine()?,
+        };
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(roots);
+        let config = match identity {
+            Some((cert, key)) => {
+                let chain = CertificateDer::pem_slice_iter(cert).collect::<Result<Vec<_>, _>>()?;
+                builder.with_client_auth_cert(chain, PrivateKeyDer::from_pem_slice(key)?)?
+            }
+            None => builder.with_no_client_auth(),
+        };
+        Ok(Self {
+            connector: TlsConnector::from(Arc::new(config)),
+            made_from: made_from.finalize(),
+        })
+    }
+
+    /// Encrypts `stream`, once the server has shown a certificate for `host`.
+    pub(crate) async fn connect(
+        &self,
+        host: &str,
+        stream: TcpStream,
+    ) -> RedisResult<TlsStream<TcpStream>> {
+        let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+        Ok(self.connector.connect(name, stream).await?)
+    }
+}
+
+fn roots_in(pem: &[u8]) -> Result<RootCertStore, TlsError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(pem) {
+        roots.add(certificate?)?;
+    }
+    if roots.is_empty() {
+        return Err(TlsError::NoRoot);
+    }
+    Ok(roots)
+}
+
+/// What some of the machine's certificates are, nobody can use: the others do.
+fn roots_of_the_machine() -> Result<RootCertStore, TlsError> {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    if roots.is_empty() {
+        return Err(TlsError::NoSystemRoots);
+    }
+    Ok(roots)
+}
+
+impl PartialEq for Tls {
+    fn eq(&self, other: &Self) -> bool {
+        self.made_from == other.made_from
+    }
+}
+
+impl Eq for Tls {}
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tls").finish_non_exhaustive()
+    }
+}
