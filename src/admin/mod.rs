@@ -59,6 +59,10 @@ impl Probes {
             .set(i64::try_from(keys).unwrap_or(i64::MAX));
         let up = self.limiter.shared().is_none_or(ValkeyStore::is_up);
         self.metrics.store_up.set(i64::from(up));
+        let (closed, open) = self.limiter.shared().map_or((0, 0), ValkeyStore::servers);
+        for (gauge, count) in self.metrics.store_nodes.iter().zip([closed, open]) {
+            gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
         let instances = self.limiter.shared().map_or(0, ValkeyStore::instances);
         self.metrics.store_instances.set(i64::from(instances));
         match self.metrics.encode() {

@@ -96,10 +96,7 @@ impl Config {
                 "server.limits.header_timeout",
             ),
             (server.max_waiting != was.max_waiting, "server.max_waiting"),
-            (
-                store.kind != had.kind,
-                "the store's address, login or time limits",
-            ),
+            (store.kind.leads_elsewhere(&had.kind), "the store's address"),
             (store.prefix != had.prefix, "store.prefix"),
             (store.max_keys != had.max_keys, "store.local.max_keys"),
             (store.snapshot != had.snapshot, "store.local.snapshot"),

@@ -102,8 +102,6 @@ codes! {
     E111,
     /// Several gateways without a common secret for their keys.
     E112,
-    /// A feature that this release does not have.
-    E114,
     /// Two routes match the same request with equal right.
     E130,
     /// The last policy of a `first_of` may not apply.

@@ -138,6 +138,18 @@ pub enum StoreKind {
     Valkey(crate::store::valkey::Settings),
 }
 
+impl StoreKind {
+    /// Whether this is another store than `other`: who we are there, and how long we wait, says nothing of that.
+    #[must_use]
+    pub fn leads_elsewhere(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Local, Self::Local) => false,
+            (Self::Valkey(here), Self::Valkey(there)) => here.leads_elsewhere(there),
+            _ => true,
+        }
+    }
+}
+
 /// `[upstreams.NAME]`.
 #[derive(Clone, Debug)]
 pub struct Upstream {

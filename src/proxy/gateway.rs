@@ -109,6 +109,11 @@ impl Gateway {
     #[must_use]
     pub fn next(&self, config: Config) -> Self {
         let config = Arc::new(config);
+        if let (StoreKind::Valkey(settings), Some(store)) =
+            (&config.store.kind, self.limiter.shared())
+        {
+            store.renew(settings.clone());
+        }
         Self {
             limiter: Arc::clone(&self.limiter),
             metrics: self.metrics.renewed(&labels(&config)),

@@ -43,6 +43,9 @@ pub(super) async fn drain(gateway: &Gateway, end: &End) -> ! {
         warn!(in_flight = left, "grace period over, requests cut off");
     }
     gateway.save_usage();
+    if let Some(store) = gateway.limiter.shared() {
+        store.withdraw().await;
+    }
     info!("stopped");
     end.exit(0);
 }

@@ -359,7 +359,7 @@ fn what_belongs_to_a_later_release_is_told_as_such() {
             "proxy_protocol",
         ),
         ("[upstreams.x]\nbuiltin = \"echo\"\n", "health"),
-        ("[store]\n", "cluster"),
+        ("[store]\n", "pool"),
         ("", "admin"),
         ("", "identity"),
         (

@@ -5,6 +5,7 @@
     reason = "each test binary uses a part of it"
 )]
 
+pub(crate) mod cluster;
 pub(crate) mod crowd;
 pub(crate) mod definition;
 pub(crate) mod gateway;
@@ -14,5 +15,6 @@ pub(crate) mod policies;
 pub(crate) mod relay;
 pub(crate) mod reports;
 pub(crate) mod script;
+pub(crate) mod tls;
 pub(crate) mod traces;
 pub(crate) mod valkey;

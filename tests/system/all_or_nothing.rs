@@ -1,5 +1,6 @@
 //! A request that is denied by one policy is charged by none.
 
+use crate::support::crowd::{at_once, count};
 use crate::support::gateway::{Gateway, secret_file};
 use crate::support::http::{Response, get_with};
 use crate::support::valkey::Valkey;
@@ -289,4 +290,28 @@ policies = [{ first_of = ["skip", "address"] }]
     assert_eq!(get_with(gateway.address, "/first", &ann).status, 429);
     assert_eq!(gateway.get("/first").status, 200);
     assert_eq!(gateway.get("/first").status, 429);
+}
+
+#[test]
+fn a_queue_that_is_full_when_its_turn_comes_leaves_the_shared_policies_uncharged() {
+    let valkey = Valkey::start();
+    let gateway = Gateway::start(&format!(
+        "[store]\nkind = \"valkey\"\nurl = \"valkey://{}\"\ntimeout = \"10s\"\nkey_secret_file = \"{}\"\n\
+         [upstreams.demo]\nbuiltin = \"echo\"\n\
+         [policies.log]\nkind = \"sliding-log\"\nlimit = \"1000/d\"\nkey = \"ip\"\n\
+         [policies.queue]\nkind = \"leaky-bucket\"\nlimit = \"20/s\"\nburst = 5\nkey = \"ip\"\nstore = \"local\"\n\
+         [routes.r]\nmatch = {{ path = \"/*\" }}\nupstream = \"demo\"\npolicies = [\"log\", \"queue\"]\n",
+        valkey.address(),
+        secret_file().display()
+    ));
+    gateway.await_metric("tollgate_store_up", 1.0);
+    // All of them find room, and then most of them find that others have taken it.
+    let responses = at_once(&[gateway.address], 60, "/");
+    let (passed, denied) = (count(&responses, 200), count(&responses, 429));
+    assert_eq!(passed + denied, 60);
+    assert!(passed >= 5 && denied > 0, "{passed} passed");
+    let mut admin = valkey.connect();
+    let keys: Vec<String> = redis::cmd("KEYS").arg("*:log:*").query(&mut admin).unwrap();
+    let entries: usize = redis::cmd("LLEN").arg(&keys[0]).query(&mut admin).unwrap();
+    assert_eq!(entries - 1, passed);
 }

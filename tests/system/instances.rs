@@ -97,6 +97,18 @@ fn without_their_store_three_gateways_allow_the_limit_and_a_unit_each_in_each_ou
 }
 
 #[test]
+fn a_gateway_that_stops_is_off_the_list_before_it_ends() {
+    let valkey = Valkey::start();
+    let gateway = Gateway::start(&config(&valkey));
+    let mut other = Gateway::start(&config(&valkey));
+    await_that("not both are announced", || announced(&valkey).len() == 2);
+    assert_eq!(other.stop(), Some(0));
+    // A silent one would be there for seconds.
+    assert_eq!(announced(&valkey).len(), 1);
+    gateway.await_metric("tollgate_store_instances", 1.0);
+}
+
+#[test]
 fn gateways_are_announced_by_chance_numbers_that_end_with_them() {
     let valkey = Valkey::start();
     let gateway = Gateway::start(&config(&valkey));

@@ -74,7 +74,12 @@ pub(super) fn parse_url(url: &str) -> Result<Location, (Code, String, String)> {
             None => (None, None),
         };
     if address.contains(',') {
-        return refuse("names more than one server");
+        return Err((
+            Code::E025,
+            "names more than one server".to_owned(),
+            "write one; servers of a cluster are cluster = [ … ], and sentinel = { … } finds a primary among replicas"
+                .to_owned(),
+        ));
     }
     let address = if super::upstreams::is_host_and_port(address) {
         address.to_owned()

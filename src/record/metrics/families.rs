@@ -39,6 +39,8 @@ pub struct Families {
     pub store_check: Histogram,
     /// Whether the shared store answers.
     pub store_up: IntGauge,
+    /// Servers of the shared store that are asked (breaker closed), and that are left alone (open).
+    pub store_nodes: [IntGauge; 2],
     /// Gateways that share the store, as far as it is known.
     pub store_instances: IntGauge,
     /// Entries of the store in process.
@@ -77,6 +79,11 @@ impl Families {
             "tollgate_connections_refused_total",
             "Connections closed at once since there were too many, by which limit.",
             &["reason"],
+        )?;
+        let nodes = make.gauges(
+            "tollgate_store_nodes",
+            "Servers of the shared store, by whether they are asked.",
+            &["breaker"],
         )?;
         let families = Self {
             requests: make.counters(
@@ -124,6 +131,7 @@ impl Families {
                     .collect()
             },
             store_up: make.gauge("tollgate_store_up", "Whether the store answers.")?,
+            store_nodes: ["closed", "open"].map(|breaker| nodes.with_label_values(&[breaker])),
             store_instances: make.gauge(
                 "tollgate_store_instances",
                 "Gateways last seen in the shared store; 0 without one.",

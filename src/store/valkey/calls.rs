@@ -132,7 +132,7 @@ impl ValkeyStore {
     ///
     /// Returns within the store's deadline.
     pub async fn reserve<'a>(&self, checks: &[Check<'a>]) -> Reserved<'a> {
-        let deadline = Instant::now() + self.timeout;
+        let deadline = Instant::now() + self.timeout();
         let mut reserved = Reserved::default();
         if matches!(self.servers, Servers::One(_)) {
             let outcome = self.make(None, Job::Decide(checks), deadline).await;
@@ -168,7 +168,7 @@ impl ValkeyStore {
         if charged.is_empty() {
             return;
         }
-        let deadline = Instant::now() + self.timeout;
+        let deadline = Instant::now() + self.timeout();
         let parts = by_slot(&charged, |(check, _)| check);
         let calls = parts.iter().map(async |(slot, part)| {
             match self.make(Some(*slot), Job::Refund(part), deadline).await {
@@ -308,7 +308,7 @@ impl ValkeyStore {
             Ok(Ok(reply)) => reply,
             Ok(Err(error)) => return Err(refusal(node, link, &error)),
             Err(_) => {
-                let error = StoreError::Timeout(self.timeout);
+                let error = StoreError::Timeout(self.timeout());
                 node.failed(link, &error, Blame::Server);
                 return Err(Refused::Final(error));
             }

@@ -193,7 +193,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// The actor that knows the cluster. It ends with [`ClusterKeeper::run`].
 #[derive(Debug)]
 pub(crate) struct ClusterKeeper {
-    settings: Arc<Settings>,
+    settings: Arc<ArcSwap<Settings>>,
     cluster: Arc<Cluster>,
     announcer: Option<Arc<Announcer>>,
     prefix: Arc<str>,
@@ -205,7 +205,7 @@ pub(crate) struct ClusterKeeper {
 
 impl ClusterKeeper {
     pub(crate) fn new(
-        settings: Arc<Settings>,
+        settings: Arc<ArcSwap<Settings>>,
         cluster: Arc<Cluster>,
         announcer: Option<Arc<Announcer>>,
         prefix: Arc<str>,
@@ -273,7 +273,7 @@ impl ClusterKeeper {
         let reason = (Cause::Cluster, reason);
         let mut last = lock(&self.cluster.last_error);
         if last.as_ref() != Some(&reason) {
-            warn!(store = %self.settings.address, reason = %reason.1, "the cluster is not known");
+            warn!(store = %self.settings.load().address, reason = %reason.1, "the cluster is not known");
             *last = Some(reason);
         }
     }
@@ -281,9 +281,10 @@ impl ClusterKeeper {
     /// What the cluster's servers say, all of them asked at once.
     async fn ask(&self) -> Result<View, String> {
         let mut asked = JoinSet::new();
-        let patience = self.settings.connect_timeout / 2;
+        let settings = self.settings.load_full();
+        let patience = settings.connect_timeout / 2;
         for (address, connection) in self.those_to_ask() {
-            let settings = Arc::clone(&self.settings);
+            let settings = Arc::clone(&settings);
             asked.spawn(async move {
                 match timeout(patience, view_of(&settings, &address, connection)).await {
                     Ok(Ok(view)) => Ok(view),
@@ -366,7 +367,7 @@ impl ClusterKeeper {
             .map(|node| node.place().to_string())
             .collect();
         if gone.len() + nodes.len() != old.nodes.len() || !gone.is_empty() {
-            info!(store = %self.settings.address, servers = nodes.len(), "the cluster is known");
+            info!(store = %self.settings.load().address, servers = nodes.len(), "the cluster is known");
         }
         let mut keepers = lock(&self.keepers);
         for address in gone {

@@ -9,7 +9,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
 use super::Settings;
-use super::sentinel::Sentinels;
+use super::sentinel::{Sentinels, no_primary};
 use super::tls::Tls;
 
 /// The most calls in flight on the connection.
@@ -31,8 +31,8 @@ pub enum Address {
 pub(crate) enum Place {
     /// `host:port`.
     At(String),
-    /// Wherever sentinels say that the primary is.
-    Named(Box<Sentinels>),
+    /// Wherever sentinels say that the primary of this name is.
+    Named(String),
 }
 
 /// Who we are.
@@ -67,7 +67,7 @@ impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Server(address) => f.write_str(address),
-            Self::Sentinel(sentinels) => sentinels.fmt(f),
+            Self::Sentinel(sentinels) => write!(f, "{} (by sentinel)", sentinels.primary),
             Self::Cluster(nodes) => write!(f, "cluster {}", nodes.join(", ")),
         }
     }
@@ -77,7 +77,7 @@ impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::At(address) => f.write_str(address),
-            Self::Named(sentinels) => sentinels.fmt(f),
+            Self::Named(name) => write!(f, "{name} (by sentinel)"),
         }
     }
 }
@@ -92,7 +92,7 @@ impl Settings {
     pub async fn connect(&self) -> RedisResult<MultiplexedConnection> {
         let place = match &self.address {
             Address::Server(address) => Place::At(address.clone()),
-            Address::Sentinel(sentinels) => Place::Named(sentinels.clone()),
+            Address::Sentinel(sentinels) => Place::Named(sentinels.primary.clone()),
             Address::Cluster(nodes) => Place::At(nodes.first().cloned().unwrap_or_default()),
         };
         let (connection, _) = self.find(&place).await?;
@@ -101,10 +101,26 @@ impl Settings {
 
     /// A connection to the server at this place, and where that is.
     pub(crate) async fn find(&self, place: &Place) -> RedisResult<(MultiplexedConnection, String)> {
-        match place {
-            Place::At(address) => Ok((self.connect_to(address).await?, address.clone())),
-            Place::Named(sentinels) => self.connect_to_primary(sentinels).await,
+        match (place, &self.address) {
+            (Place::At(address), _) => Ok((self.connect_to(address).await?, address.clone())),
+            (Place::Named(_), Address::Sentinel(sentinels)) => {
+                self.connect_to_primary(sentinels).await
+            }
+            (Place::Named(name), _) => Err(no_primary(format!("{name}: no sentinel to ask"))),
         }
+    }
+
+    /// Whether this is another store than `other`: who we are there, and how long we wait, says nothing of that.
+    #[must_use]
+    pub fn leads_elsewhere(&self, other: &Self) -> bool {
+        let place = |settings: &Self| match &settings.address {
+            Address::Sentinel(sentinels) => Address::Sentinel(Box::new(Sentinels {
+                login: Login::default(),
+                ..(**sentinels).clone()
+            })),
+            address => address.clone(),
+        };
+        self.database != other.database || place(self) != place(other)
     }
 
     pub(crate) async fn connect_to(&self, address: &str) -> RedisResult<MultiplexedConnection> {

@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
@@ -75,7 +76,7 @@ impl fmt::Debug for Settings {
 pub struct ValkeyStore {
     servers: Servers,
     prefix: Arc<str>,
-    timeout: Duration,
+    settings: Arc<ArcSwap<Settings>>,
     clock: Option<Clock>,
     announcer: Option<Arc<Announcer>>,
     /// How often an outage ended.
@@ -114,19 +115,30 @@ impl ValkeyStore {
     /// Keys begin with `prefix`. The server's clock decides, unless `clock` is given: that is for simulations.
     #[must_use]
     pub fn new(settings: Settings, prefix: Arc<str>, clock: Option<Clock>) -> (Self, Connector) {
-        let timeout = settings.timeout;
+        let settings = Arc::new(ArcSwap::from_pointee(settings));
         // A simulation is no gateway.
         let announcer = clock.is_none().then(|| Arc::new(Announcer::new()));
-        let (servers, connector) = servers(settings, announcer.clone(), &prefix);
+        let (servers, connector) = servers(&settings, announcer.clone(), &prefix);
         let store = Self {
             servers,
             prefix,
-            timeout,
+            settings,
             clock,
             announcer,
             recoveries: AtomicU32::new(0),
         };
         (store, connector)
+    }
+
+    /// Goes on with other settings that do not lead elsewhere: time limits from now on, who we are with the next
+    /// connection.
+    pub fn renew(&self, settings: Settings) {
+        self.settings.store(Arc::new(settings));
+    }
+
+    /// For a whole decision.
+    fn timeout(&self) -> Duration {
+        self.settings.load().timeout
     }
 
     /// Whether decisions are asked of the server, or of every server that has slots of a cluster: there is a
@@ -195,7 +207,7 @@ impl ValkeyStore {
             }
             let mut connection = link.connection.clone();
             // Who cannot be told finds out within the lease.
-            let _ = timeout(self.timeout, announcer.withdraw(&list, &mut connection)).await;
+            let _ = timeout(self.timeout(), announcer.withdraw(&list, &mut connection)).await;
         }
     }
 
@@ -212,22 +224,21 @@ impl ValkeyStore {
 }
 
 fn servers(
-    settings: Settings,
+    settings: &Arc<ArcSwap<Settings>>,
     announcer: Option<Arc<Announcer>>,
     prefix: &Arc<str>,
 ) -> (Servers, Connector) {
-    let place = match &settings.address {
+    let place = match &settings.load().address {
         Address::Server(address) => Place::At(address.clone()),
-        Address::Sentinel(sentinels) => Place::Named(sentinels.clone()),
+        Address::Sentinel(sentinels) => Place::Named(sentinels.primary.clone()),
         Address::Cluster(seeds) => {
             let cluster = Arc::new(Cluster::new());
-            let seeds = seeds.clone();
             let keeper = ClusterKeeper::new(
-                Arc::new(settings),
+                Arc::clone(settings),
                 Arc::clone(&cluster),
                 announcer,
                 Arc::clone(prefix),
-                seeds,
+                seeds.clone(),
             );
             return (Servers::Cluster(cluster), Connector(Kept::Cluster(keeper)));
         }
@@ -235,7 +246,7 @@ fn servers(
     let list = format!("{prefix}:instances");
     let node = Arc::new(Node::new(place, list, Arc::new(Notify::new())));
     let keeper = Keeper {
-        settings: Arc::new(settings),
+        settings: Arc::clone(settings),
         node: Arc::clone(&node),
         announcer,
     };

@@ -196,7 +196,7 @@ fn chance() -> u32 {
 /// The actor that keeps the connection to a [`Node`]. It ends with [`Keeper::run`].
 #[derive(Debug)]
 pub(crate) struct Keeper {
-    pub(crate) settings: Arc<Settings>,
+    pub(crate) settings: Arc<ArcSwap<Settings>>,
     pub(crate) node: Arc<Node>,
     /// Without one, nobody learns of this gateway.
     pub(crate) announcer: Option<Arc<Announcer>>,
@@ -265,17 +265,19 @@ impl Keeper {
         let Some(mut candidate) = candidate else {
             return self.connect().await;
         };
-        match timeout(self.settings.timeout, self.hear(&mut candidate.connection)).await {
+        let patience = self.settings.load().timeout;
+        match timeout(patience, self.hear(&mut candidate.connection)).await {
             Ok(Ok(())) => Ok(candidate),
             Ok(Err(error)) => Err(classify(&error).0),
-            Err(_) => Err(StoreError::Timeout(self.settings.timeout)),
+            Err(_) => Err(StoreError::Timeout(patience)),
         }
     }
 
     /// A connection that has the scripts, within `connect_timeout`.
     async fn connect(&self) -> Result<Candidate, StoreError> {
+        let settings = self.settings.load_full();
         let connect = async {
-            let (mut connection, server) = self.settings.find(self.node.place()).await?;
+            let (mut connection, server) = settings.find(self.node.place()).await?;
             // Before the scripts, so that a server that wants a password says so.
             ping(&mut connection).await?;
             DECIDE.load(&mut connection).await?;
@@ -283,11 +285,15 @@ impl Keeper {
             self.hear(&mut connection).await?;
             RedisResult::Ok(Candidate { connection, server })
         };
-        match timeout(self.settings.connect_timeout, connect).await {
-            Ok(connected) => connected.map_err(|error| classify(&error).0),
+        match timeout(settings.connect_timeout, connect).await {
+            Ok(connected) => connected.map_err(|error| match classify(&error).0 {
+                // Nothing was asked yet.
+                StoreError::Lost(reason) => StoreError::NotRun(Cause::Connect, reason),
+                error => error,
+            }),
             Err(_) => Err(StoreError::NotRun(
                 Cause::Connect,
-                format!("no connection within {:?}", self.settings.connect_timeout),
+                format!("no connection within {:?}", settings.connect_timeout),
             )),
         }
     }
@@ -316,9 +322,10 @@ impl Keeper {
 
     /// Returns once the breaker is open.
     async fn watch(&self) {
-        let patience = self.settings.timeout.max(self.settings.connect_timeout);
         while let Some(link) = self.node.link() {
             let mut connection = link.connection.clone();
+            let settings = self.settings.load_full();
+            let patience = settings.timeout.max(settings.connect_timeout);
             tokio::select! {
                 () = self.node.wake.notified() => {}
                 () = sleep(announce::EVERY) => {

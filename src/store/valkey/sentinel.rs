@@ -1,7 +1,5 @@
 //! Asks sentinels where the primary is.
 
-use std::fmt;
-
 use redis::aio::MultiplexedConnection;
 use redis::{ErrorKind, RedisConnectionInfo, RedisError, RedisResult, ServerErrorKind, Value};
 use tokio::task::JoinSet;
@@ -20,12 +18,6 @@ pub struct Sentinels {
     pub primary: String,
     /// Who we are to them.
     pub login: Login,
-}
-
-impl fmt::Display for Sentinels {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (by sentinel)", self.primary)
-    }
 }
 
 impl Settings {
@@ -110,7 +102,7 @@ async fn primary_of(
     }
 }
 
-fn no_primary(reason: String) -> RedisError {
+pub(super) fn no_primary(reason: String) -> RedisError {
     let kind = ErrorKind::Server(ServerErrorKind::MasterDown);
     RedisError::from((kind, "no primary found", reason))
 }
