@@ -27,7 +27,7 @@ use super::listen::Edge;
 use super::pool::Pool;
 use super::reload::Reloader;
 use super::stop::{End, Signals, drain};
-use crate::admin::Probes;
+use crate::admin::probes::Probes;
 use crate::config::{Config, Effective};
 use crate::store::valkey::connection::Connector;
 
