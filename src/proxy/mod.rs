@@ -16,6 +16,7 @@ pub mod serve;
 mod stop;
 pub mod tally;
 pub mod wait;
+mod watch;
 
 use std::sync::Arc;
 use std::time::Duration;

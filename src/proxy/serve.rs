@@ -27,8 +27,11 @@ use super::listen::Edge;
 use super::pool::Pool;
 use super::reload::Reloader;
 use super::stop::{End, Signals, drain};
+use super::watch::watch;
+use crate::admin::Control;
+use crate::admin::api::Api;
 use crate::admin::probes::Probes;
-use crate::config::{Config, Effective};
+use crate::config::{Config, Effective, Fingerprint};
 use crate::store::valkey::connection::Connector;
 
 /// Memory of a connection that lies idle: a small buffer, since a head seldom needs more.
@@ -76,8 +79,8 @@ pub struct Source {
     pub path: PathBuf,
     /// What was read from it.
     pub effective: Effective,
-    /// If it is read again when it changes: [`crate::config::fingerprint`] of what was read, or of what was there before.
-    pub watched_from: Option<[u8; 32]>,
+    /// If it is read again when it changes: of what was read, or of what was there before.
+    pub watched_from: Option<Fingerprint>,
     /// Where a newer process takes the listeners over.
     pub upgrade_sock: Option<PathBuf>,
     /// Whether this is such a process: it gets its listeners from the one before.
@@ -146,6 +149,14 @@ pub fn run(
     let mut serving = vec![server.add_service(edge)];
 
     let ready = Arc::new(AtomicBool::new(true));
+    if let Some(admin) = &config.admin {
+        let control: Arc<dyn Control> = Arc::<Reloader>::clone(&reloader);
+        let api = Api::new(control, admin.address);
+        let mut service = Service::new("admin".to_owned(), api);
+        service.threads = Some(1);
+        service.add_tcp(&admin.address.to_string());
+        serving.push(server.add_service(service));
+    }
     if let Some(metrics) = &config.metrics {
         let probes = Probes::new(families, limiter, Arc::clone(&ready), metrics.path.clone());
         let mut service = Service::new("metrics".to_owned(), probes);
@@ -173,6 +184,9 @@ pub fn run(
     for listener in &config.listeners {
         info!(listener = %listener.name, address = %listener.address, "listening");
     }
+    if let Some(admin) = &config.admin {
+        info!(address = %admin.address, token = admin.token.is_some(), "admin API");
+    }
     if let Some(metrics) = &config.metrics {
         info!(address = %metrics.address, path = %metrics.path, "metrics, /livez and /readyz");
     }
@@ -198,9 +212,13 @@ fn probe(config: &Config) -> Result<(), StartError> {
         .metrics
         .iter()
         .map(|metrics| ("[metrics]".to_owned(), metrics.address));
+    let admin = config
+        .admin
+        .iter()
+        .map(|admin| ("[admin]".to_owned(), admin.address));
     // Held together, so that two listeners with one address are found out too.
     let mut held = Vec::new();
-    for (what, address) in listeners.chain(metrics) {
+    for (what, address) in listeners.chain(admin).chain(metrics) {
         match TcpListener::bind(address) {
             Ok(listener) => held.push(listener),
             Err(error) => {
@@ -219,7 +237,7 @@ fn probe(config: &Config) -> Result<(), StartError> {
 struct Background {
     current: Current,
     connector: Mutex<Option<Connector>>,
-    watch: Option<(Arc<Reloader>, [u8; 32])>,
+    watch: Option<(Arc<Reloader>, Fingerprint)>,
     end: Arc<End>,
 }
 
@@ -243,7 +261,7 @@ impl BackgroundService for Background {
         tokio::spawn(sweep(Arc::clone(&gateway)));
         tokio::spawn(resolve(self.current.clone()));
         if let Some((reloader, fingerprint)) = &self.watch {
-            tokio::spawn(Arc::clone(reloader).watch(*fingerprint));
+            tokio::spawn(watch(Arc::clone(reloader), fingerprint.clone()));
         }
         first_try(&gateway).await;
         ready.notify_ready();

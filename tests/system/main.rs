@@ -10,6 +10,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod admin;
 mod all_or_nothing;
 mod callers;
 mod cases;
