@@ -125,7 +125,8 @@ pub fn run(
             .map(|path| path.display().to_string())
             .unwrap_or_default(),
         threads: config.server.threads.get(),
-        grace_period_seconds: Some(config.server.grace_period.as_secs()),
+        // Ours is over first: when Pingora's is, it takes the threads away on which the drain ends the process.
+        grace_period_seconds: Some(config.server.grace_period.as_secs().saturating_add(60)),
         graceful_shutdown_timeout_seconds: Some(1),
         upstream_keepalive_pool_size: UPSTREAM_IDLE_MAX,
         // Ours decides, by the configuration in force; it never asks for more than this.
@@ -135,7 +136,12 @@ pub fn run(
     let mut server = Server::new_with_opt_and_conf(opt, conf);
     server.bootstrap();
 
-    let proxy = http_proxy(&server.configuration, Proxy(current.clone()));
+    let leaving = Arc::new(AtomicBool::new(false));
+    let proxy = Proxy {
+        current: current.clone(),
+        leaving: Arc::clone(&leaving),
+    };
+    let proxy = http_proxy(&server.configuration, proxy);
     let mut edge = Service::new(
         "edge".to_owned(),
         Edge::new(proxy, current.clone(), config.server.header_timeout),
@@ -194,6 +200,7 @@ pub fn run(
     server.run(RunArgs {
         shutdown_signal: Box::new(Signals {
             ready,
+            leaving,
             reloader,
             upgrade_sock: source.upgrade_sock,
             end,

@@ -23,7 +23,8 @@ const LAME: Duration = Duration::from_millis(200);
 /// How long the access log's last lines may take.
 const LAST_WRITE: Duration = Duration::from_secs(1);
 
-/// Ends the process as soon as the last request has, or the grace period is over.
+/// Ends the process as soon as the last connection has, or the grace period is over. A connection ends with the request
+/// that runs on it; one on which none runs, or none comes, with [`super::listen::Edge`]'s patience.
 pub(super) async fn drain(gateway: &Gateway, end: &End) -> ! {
     let began = monotonic_now();
     let grace = gateway.config.server.grace_period;
@@ -31,7 +32,7 @@ pub(super) async fn drain(gateway: &Gateway, end: &End) -> ! {
         in_flight = gateway.metrics.families().in_flight.get(),
         "draining"
     );
-    while gateway.metrics.families().in_flight.get() > 0
+    while gateway.metrics.families().connections.get() > 0
         && monotonic_now().saturating_duration_since(began) < grace
     {
         sleep(Duration::from_millis(20)).await;
@@ -52,6 +53,7 @@ pub(super) async fn drain(gateway: &Gateway, end: &End) -> ! {
 /// the configuration again.
 pub(super) struct Signals {
     pub(super) ready: Arc<AtomicBool>,
+    pub(super) leaving: Arc<AtomicBool>,
     pub(super) reloader: Arc<Reloader>,
     pub(super) upgrade_sock: Option<PathBuf>,
     pub(super) end: Arc<End>,
@@ -79,6 +81,8 @@ impl ShutdownSignalWatch for Signals {
                 _ = quit.recv() => match &self.upgrade_sock {
                     None => break,
                     Some(path) if path.exists() => {
+                        // Connections that are in use have gone over by the time that Pingora leaves them.
+                        self.leaving.store(true, Ordering::Relaxed);
                         info!("handing the listeners on, then requests may finish");
                         return ShutdownSignal::GracefulUpgrade;
                     }
@@ -99,6 +103,7 @@ impl ShutdownSignalWatch for Signals {
         }
         info!("told to stop: requests may finish; SIGINT (Ctrl-C) ends them");
         self.ready.store(false, Ordering::Relaxed);
+        self.leaving.store(true, Ordering::Relaxed);
         let end = Arc::clone(&self.end);
         tokio::spawn(async move {
             interrupt.recv().await;

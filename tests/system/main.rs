@@ -14,6 +14,7 @@ mod admin;
 mod all_or_nothing;
 mod callers;
 mod cases;
+mod drain;
 mod exactly;
 mod failover;
 mod faults;
