@@ -24,6 +24,7 @@ mod privacy;
 mod protocol;
 mod quickstart;
 mod reload;
+mod reload_under_load;
 mod script;
 mod simulate;
 mod store_failure;
