@@ -1,7 +1,8 @@
 //! The way out: signals, the drain, and what is still written when the process ends.
 
 use std::io;
-use std::path::PathBuf;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
@@ -80,7 +81,7 @@ impl ShutdownSignalWatch for Signals {
                 _ = terminate.recv() => break,
                 _ = quit.recv() => match &self.upgrade_sock {
                     None => break,
-                    Some(path) if path.exists() => {
+                    Some(path) if somebody_waits(path) => {
                         // Connections that are in use have gone over by the time that Pingora leaves them.
                         self.leaving.store(true, Ordering::Relaxed);
                         info!("handing the listeners on, then requests may finish");
@@ -113,6 +114,20 @@ impl ShutdownSignalWatch for Signals {
         sleep(LAME).await;
         ShutdownSignal::GracefulTerminate
     }
+}
+
+/// Whether a process listens at `path`; the file alone may be left of one that is gone. It is asked with the wrong kind
+/// of socket, and so does not notice: the system looks for the listener before it minds the kind.
+fn somebody_waits(path: &Path) -> bool {
+    let asked = UnixDatagram::unbound().and_then(|socket| socket.connect(path));
+    asked.is_err_and(|error| {
+        !matches!(
+            error.kind(),
+            io::ErrorKind::NotFound
+                | io::ErrorKind::ConnectionRefused
+                | io::ErrorKind::PermissionDenied
+        )
+    })
 }
 
 /// How the process ends: with what was logged written out.

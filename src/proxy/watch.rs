@@ -23,8 +23,7 @@ pub(super) async fn watch(reloader: Arc<Reloader>, last: Fingerprint) {
         reloader,
         taken: last.content,
         last,
-        seen: None,
-        looks: 0,
+        looks: Looks::new(),
     };
     let mut tick = interval(LOOK_EVERY);
     loop {
@@ -41,32 +40,81 @@ struct Watch {
     taken: [u8; 32],
     /// The files as they were last read here.
     last: Fingerprint,
-    /// How they looked the last time.
-    seen: Option<Look>,
-    /// How often since they were read.
-    looks: u32,
+    looks: Looks<Look>,
 }
 
 impl Watch {
     async fn look(&mut self) -> Result<(), JoinError> {
         let look = self.last.look.clone();
         let now = spawn_blocking(move || look.again()).await?;
-        self.looks = self.looks.saturating_add(1);
-        let due = now != self.last.look || self.looks >= READ_EVERY;
-        // The same twice: whoever writes a file has finished.
-        let settled = self.seen.as_ref() == Some(&now);
-        self.seen = Some(now);
-        if !due || !settled {
+        if !self.looks.tell_to_read(now != self.last.look, now) {
             return Ok(());
         }
         let path = self.reloader.path().to_owned();
         self.last = spawn_blocking(move || Fingerprint::of(&path)).await?;
-        self.looks = 0;
         if self.last.content != self.taken {
             self.taken = self.last.content;
             let reloader = Arc::clone(&self.reloader);
             spawn_blocking(move || reloader.reload()).await?;
         }
         Ok(())
+    }
+}
+
+/// When looking is enough.
+struct Looks<L> {
+    /// How the files looked the last time.
+    seen: Option<L>,
+    /// How often they were looked at since they were read.
+    count: u32,
+}
+
+impl<L: Eq> Looks<L> {
+    const fn new() -> Self {
+        Self {
+            seen: None,
+            count: 0,
+        }
+    }
+
+    /// Whether the files are to be read, which look like `now`; `differ` is whether they did otherwise when they were
+    /// last read.
+    fn tell_to_read(&mut self, differ: bool, now: L) -> bool {
+        self.count = self.count.saturating_add(1);
+        let due = differ || self.count >= READ_EVERY;
+        // The same twice: whoever writes a file has finished.
+        let settled = self.seen.as_ref() == Some(&now);
+        self.seen = Some(now);
+        if due && settled {
+            self.count = 0;
+        }
+        due && settled
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_read_once_they_have_stopped_changing() {
+        let mut looks = Looks::new();
+        let read_as = 'a';
+        let told: Vec<_> = ['a', 'a', 'b', 'c', 'c']
+            .into_iter()
+            .map(|now| looks.tell_to_read(now != read_as, now))
+            .collect();
+        assert_eq!(told, [false, false, false, false, true]);
+        // Changed, and back again.
+        assert!(!looks.tell_to_read(true, 'd'));
+        assert!(!looks.tell_to_read(false, 'c'));
+        assert!(!looks.tell_to_read(false, 'c'));
+    }
+
+    #[test]
+    fn files_that_look_the_same_are_read_every_half_a_minute() {
+        let mut looks = Looks::new();
+        let reads = (0..600).filter(|_| looks.tell_to_read(false, ())).count();
+        assert_eq!(reads, 10);
     }
 }

@@ -1,5 +1,7 @@
 //! A newer process takes over, and nobody notices.
 
+use std::fs;
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
@@ -31,8 +33,17 @@ fn an_upgrade_under_load_fails_no_request_and_loses_no_usage() {
     );
     old.await_metric("tollgate_store_up", 1.0);
     // Nobody waits for the listeners yet: it goes on.
+    let nobody = "no newer process waits there";
     old.signal("-QUIT");
-    old.await_said("no newer process waits there");
+    old.await_said(nobody);
+    // Nor does a file that is left of one that was killed.
+    drop(UnixListener::bind(sock).unwrap());
+    old.signal("-QUIT");
+    let deadline = monotonic_now() + Duration::from_secs(20);
+    while old.errors().matches(nobody).count() < 2 {
+        assert!(monotonic_now() < deadline, "{}", old.errors());
+        thread::park_timeout(Duration::from_millis(10));
+    }
 
     let busy = [Habit::Keep, Habit::Fresh];
     let busy = Load::start(&[old.address], &busy, 6, Duration::from_millis(5));
@@ -42,6 +53,7 @@ fn an_upgrade_under_load_fails_no_request_and_loses_no_usage() {
         4,
         Duration::from_millis(1_300),
     );
+    fs::remove_file(sock).unwrap();
     let new = old.successor(&["--upgrade-sock", sock, "--upgrade"]);
     let deadline = monotonic_now() + Duration::from_secs(20);
     while !Path::new(sock).exists() {
@@ -69,5 +81,5 @@ fn an_upgrade_under_load_fails_no_request_and_loses_no_usage() {
         field.starts_with(&format!("\"limit\";r={left};")),
         "{field} after {allowed}"
     );
-    std::fs::remove_dir_all(folder).unwrap();
+    fs::remove_dir_all(folder).unwrap();
 }
