@@ -33,7 +33,7 @@ const IDLE: Duration = Duration::from_secs(60);
 
 /// How long it may once the gateway stops: a request that is on its way then is still served.
 const LINGER: Duration = Duration::from_secs(2);
-const LINGER_LOOK_EVERY: Duration = Duration::from_millis(20);
+const LINGER_LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// What is answered to a head that cannot be parsed.
 const MALFORMED: &str = "HTTP/1.1 400 Bad Request\r\nContent-Type: application/problem+json\r\n\
@@ -51,12 +51,18 @@ pub struct Edge {
     current: Current,
     connections: Arc<Connections>,
     header_timeout: Duration,
+    closed: Arc<AtomicBool>,
 }
 
 impl Edge {
     /// In front of `proxy`; a request's head has to arrive within `header_timeout` of its first byte, and the
-    /// first byte within `header_timeout` of the connection.
-    pub fn new(proxy: HttpProxy<Proxy>, current: Current, header_timeout: Duration) -> Self {
+    /// first byte within `header_timeout` of the connection. `closed` turns true once no further request is taken.
+    pub fn new(
+        proxy: HttpProxy<Proxy>,
+        current: Current,
+        header_timeout: Duration,
+        closed: Arc<AtomicBool>,
+    ) -> Self {
         Self {
             proxy: Arc::new(proxy),
             connections: Arc::new(Connections::new(
@@ -64,6 +70,7 @@ impl Edge {
             )),
             current,
             header_timeout,
+            closed,
         }
     }
 
@@ -117,13 +124,18 @@ impl ServerApp for Edge {
 
     async fn cleanup(&self) {
         let idle = async {
-            while self.connections.count() > 0 {
+            loop {
+                // One that was accepted last may not be counted yet.
                 sleep(LINGER_LOOK_EVERY).await;
+                if self.connections.count() == 0 {
+                    break;
+                }
             }
         };
         // Those that are left after it lie idle, or have their request served.
         let _ = timeout(LINGER, idle).await;
         self.proxy.http_cleanup().await;
+        self.closed.store(true, Ordering::Release);
     }
 }
 

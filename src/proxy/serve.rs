@@ -136,7 +136,7 @@ pub fn run(
     let mut server = Server::new_with_opt_and_conf(opt, conf);
     server.bootstrap();
 
-    let leaving = Arc::new(AtomicBool::new(false));
+    let [leaving, closed] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
     let proxy = Proxy {
         current: current.clone(),
         leaving: Arc::clone(&leaving),
@@ -144,7 +144,12 @@ pub fn run(
     let proxy = http_proxy(&server.configuration, proxy);
     let mut edge = Service::new(
         "edge".to_owned(),
-        Edge::new(proxy, current.clone(), config.server.header_timeout),
+        Edge::new(
+            proxy,
+            current.clone(),
+            config.server.header_timeout,
+            Arc::clone(&closed),
+        ),
     );
     for listener in &config.listeners {
         edge.add_listener(
@@ -178,6 +183,7 @@ pub fn run(
             watch: source
                 .watched_from
                 .map(|fingerprint| (Arc::clone(&reloader), fingerprint)),
+            closed,
             end: Arc::clone(&end),
         },
     );
@@ -245,6 +251,8 @@ struct Background {
     current: Current,
     connector: Mutex<Option<Connector>>,
     watch: Option<(Arc<Reloader>, Fingerprint)>,
+    /// Whether no further request is taken.
+    closed: Arc<AtomicBool>,
     end: Arc<End>,
 }
 
@@ -274,7 +282,7 @@ impl BackgroundService for Background {
         ready.notify_ready();
         // An error means that nobody will tell us any more: as good as told.
         let _ = shutdown.wait_for(|stopping| *stopping).await;
-        drain(&gateway, &self.end).await;
+        drain(&gateway, &self.closed, &self.end).await;
     }
 }
 

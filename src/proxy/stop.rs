@@ -25,15 +25,17 @@ const LAME: Duration = Duration::from_millis(200);
 const LAST_WRITE: Duration = Duration::from_secs(1);
 
 /// Ends the process as soon as the last connection has, or the grace period is over. A connection ends with the request
-/// that runs on it; one on which none runs, or none comes, with [`super::listen::Edge`]'s patience.
-pub(super) async fn drain(gateway: &Gateway, end: &End) -> ! {
+/// that runs on it; one on which none runs, or none comes, with the patience of [`super::listen::Edge`], which sets
+/// `closed` then.
+pub(super) async fn drain(gateway: &Gateway, closed: &AtomicBool, end: &End) -> ! {
     let began = monotonic_now();
     let grace = gateway.config.server.grace_period;
     info!(
         in_flight = gateway.metrics.families().in_flight.get(),
         "draining"
     );
-    while gateway.metrics.families().connections.get() > 0
+    let any = || gateway.metrics.families().connections.get() > 0;
+    while (!closed.load(Ordering::Acquire) || any())
         && monotonic_now().saturating_duration_since(began) < grace
     {
         sleep(Duration::from_millis(20)).await;
