@@ -157,8 +157,8 @@ fn answer(stream: &mut TcpStream, request: &Seen) -> io::Result<()> {
         return stream.write_all(b"0\r\n\r\n");
     }
     if path == "/websocket" {
-        // Pingora ends a switched connection whose answer overtakes the end of its request, which only a machine that
-        // is too busy lets it do.
+        // cloudflare/pingora #946: a switched connection ends at once where the answer overtakes the end of its request,
+        // as on a machine that is too busy.
         thread::park_timeout(Duration::from_millis(100));
         stream.write_all(
             b"HTTP/1.1 101 Switching\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
