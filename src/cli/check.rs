@@ -3,8 +3,8 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use super::EX_CONFIG;
 use super::reading::Reading;
+use super::{EX_CONFIG, counted};
 use crate::config::summary;
 
 /// Checks a configuration without running it.
@@ -52,13 +52,5 @@ pub(super) fn run(args: &Args) -> ExitCode {
         ExitCode::from(EX_CONFIG)
     } else {
         ExitCode::SUCCESS
-    }
-}
-
-fn counted(count: usize, what: &str) -> String {
-    match count {
-        0 => format!("no {what}s"),
-        1 => format!("1 {what}"),
-        _ => format!("{count} {what}s"),
     }
 }

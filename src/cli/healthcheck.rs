@@ -1,9 +1,9 @@
 //! `tollgate healthcheck`: needs no curl in the image.
 
-use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
 use std::process::ExitCode;
 use std::time::Duration;
+
+use super::asking::ask;
 
 /// Asks `/livez`, or what it is told to.
 #[derive(clap::Args)]
@@ -20,10 +20,11 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> ExitCode {
-    match ask(args) {
-        Ok(status) if status.starts_with("HTTP/1.1 200") => ExitCode::SUCCESS,
-        Ok(status) => {
-            eprintln!("{} answered: {status}", args.address);
+    let timeout = Duration::from_millis(args.timeout_ms);
+    match ask(&args.address, ("GET", &args.path), "", timeout) {
+        Ok(answer) if answer.status() == Some(200) => ExitCode::SUCCESS,
+        Ok(answer) => {
+            eprintln!("{} answered: {}", args.address, answer.status_line);
             ExitCode::FAILURE
         }
         Err(error) => {
@@ -31,26 +32,4 @@ pub(super) fn run(args: &Args) -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-/// The status line.
-fn ask(args: &Args) -> io::Result<String> {
-    let timeout = Duration::from_millis(args.timeout_ms.max(1));
-    let address = args
-        .address
-        .to_socket_addrs()?
-        .next()
-        .ok_or_else(|| io::Error::other("no such address"))?;
-    let mut stream = TcpStream::connect_timeout(&address, timeout)?;
-    stream.set_read_timeout(Some(timeout))?;
-    stream.set_write_timeout(Some(timeout))?;
-    write!(
-        stream,
-        "GET {} HTTP/1.1\r\nHost: tollgate\r\nConnection: close\r\n\r\n",
-        args.path
-    )?;
-    let mut answer = Vec::new();
-    stream.take(4096).read_to_end(&mut answer)?;
-    let answer = String::from_utf8_lossy(&answer);
-    Ok(answer.lines().next().unwrap_or_default().to_owned())
 }

@@ -2,10 +2,12 @@
 //!
 //! Exit codes: 0 done, 1 failed, 2 wrong usage, 78 wrong configuration.
 
+mod asking;
 mod check;
 mod dump;
 mod healthcheck;
 mod reading;
+mod reload;
 mod run;
 mod schema;
 mod simulate;
@@ -29,6 +31,8 @@ struct Cli {
 enum Command {
     /// Serve requests.
     Run(run::Args),
+    /// Tell a running gateway to read its configuration again, and print what came of it.
+    Reload(reload::Args),
     /// Check a configuration, and say in words what it means.
     Check(check::Args),
     /// Print the configuration in force: with includes, environment and defaults, without secrets.
@@ -46,6 +50,7 @@ enum Command {
 pub fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Run(args) => run::run(&args),
+        Command::Reload(args) => reload::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Dump(args) => dump::run(&args),
         Command::Schema(args) => schema::run(&args),
@@ -61,4 +66,13 @@ const fn version() -> &'static str {
         env!("TOLLGATE_REVISION"),
         ")"
     )
+}
+
+/// How many of them, in words.
+fn counted(count: usize, what: &str) -> String {
+    match count {
+        0 => format!("no {what}s"),
+        1 => format!("1 {what}"),
+        _ => format!("{count} {what}s"),
+    }
 }

@@ -35,7 +35,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> ExitCode {
     // Before they are read: a change in between is seen as one.
-    let watched_from = args.watch.then(|| config::fingerprint(&args.config));
+    let watched_from = args.watch.then(|| config::Fingerprint::of(&args.config));
     let loaded = config::load(&args.config, &config::LoadOptions::from_process());
     let meaning = config::summary(&loaded);
     let effective = config::Effective::of(&loaded).unwrap_or_default();

@@ -12,7 +12,15 @@ use super::source::{Place, Sources};
 use super::tree::{self, Entry, Node, Value};
 
 /// The tables that `TOLLGATE__TABLE__FIELD` can override. Names of policies and the like may hold `-`, and are not.
-const OVERRIDABLE: [&str; 6] = ["server", "client_ip", "store", "headers", "metrics", "logs"];
+const OVERRIDABLE: [&str; 7] = [
+    "server",
+    "client_ip",
+    "store",
+    "headers",
+    "admin",
+    "metrics",
+    "logs",
+];
 
 /// What an included file may define.
 const INCLUDABLE: [&str; 4] = ["upstreams", "policies", "routes", "rejects"];
@@ -26,6 +34,8 @@ pub(crate) struct Assembler<'a> {
     pub(crate) env: &'a BTreeMap<String, String>,
     /// Every file that was read, or looked for.
     pub(crate) files: Vec<PathBuf>,
+    /// Every directory where files to include were looked for.
+    pub(crate) folders: Vec<PathBuf>,
 }
 
 impl Assembler<'_> {
@@ -96,6 +106,7 @@ impl Assembler<'_> {
                 continue;
             };
             let pattern = self.sources.resolve(glob.place.source, pattern);
+            self.folders.extend(pattern.parent().map(Path::to_path_buf));
             let found = match include::files(&pattern) {
                 Ok(found) => found,
                 Err(why) => {

@@ -1,11 +1,11 @@
 //! What is in force, to be compared with what is to be.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
-use super::load::{LoadOptions, Loaded, load};
-use super::{Config, dump, read};
+use super::load::Loaded;
+use super::{Config, dump};
 
 /// The settings in force, each by its whole name, as `dump` writes them: without secrets.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -85,6 +85,10 @@ impl Config {
             || (store.key_secret_is_given && store.key_secret != had.key_secret);
         [
             (self.listeners != running.listeners, "listeners"),
+            (
+                admin_as_bound(self) != admin_as_bound(running),
+                "admin.address, or whether it wants a token",
+            ),
             (self.metrics != running.metrics, "metrics"),
             (server.threads != was.threads, "server.threads"),
             (
@@ -117,19 +121,8 @@ impl Config {
     }
 }
 
-/// A hash over all the files that the configuration at `path` is read from, and their names.
-#[must_use]
-pub fn fingerprint(path: &Path) -> [u8; 32] {
-    let mut hasher = blake3::Hasher::new();
-    let loaded = load(path, &LoadOptions::from_process());
-    for file in &loaded.files {
-        hasher.update(file.as_os_str().as_encoded_bytes());
-        // A file that cannot be read is one that is not there.
-        let bytes = read::bytes(file).unwrap_or_default();
-        hasher.update(&u64::try_from(bytes.len()).unwrap_or(u64::MAX).to_le_bytes());
-        hasher.update(&bytes);
-    }
-    // What other files gave to it, too.
-    hasher.update(format!("{:?}", loaded.config).as_bytes());
-    *hasher.finalize().as_bytes()
+/// What is settled of the admin API at the start; another token may follow.
+fn admin_as_bound(config: &Config) -> Option<(SocketAddr, bool)> {
+    let admin = config.admin.as_ref()?;
+    Some((admin.address, admin.token.is_some()))
 }

@@ -46,6 +46,8 @@ table! {
         rejects: Named<Reject> = "{}";
         /// The fields that answers carry.
         headers: Headers = "{}";
+        /// What changes a running gateway; not there if left out.
+        admin: Admin;
         /// Where Prometheus scrapes.
         metrics: Metrics = "{}";
         /// What is logged.
@@ -370,6 +372,16 @@ table! {
         retry_after_jitter: Percent = "\"10%\"";
         /// What becomes of the upstream's own fields: ours follow, ours are left out, or theirs are.
         upstream_ratelimit: UpstreamFields = "\"merge\"";
+    }
+}
+
+table! {
+    /// What changes a running gateway.
+    Admin {
+        /// IP address and port.
+        address: SocketAddr = "\"127.0.0.1:9901\"";
+        /// Whoever asks has to name what this file holds, as a bearer token. Needed off loopback.
+        token_file: FilePath;
     }
 }
 

@@ -1,5 +1,6 @@
 //! From a path to a configuration, or to all the reasons why there is none.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -29,8 +30,10 @@ pub struct Loaded {
     pub config: Option<Config>,
     /// Every mistake and every warning, in the order of the text.
     pub diagnostics: Vec<Diagnostic>,
-    /// The files that were read or looked for, the main one first.
+    /// The files that were read or looked for: the main one first, then what it includes and what settings name.
     pub files: Vec<PathBuf>,
+    /// The directories where files to include were looked for.
+    pub folders: Vec<PathBuf>,
     pub(super) document: Option<Node>,
     pub(super) sources: Sources,
 }
@@ -93,22 +96,27 @@ fn load_from(path: &Path, text: Option<String>, options: &LoadOptions) -> Loaded
         findings: &findings,
         env: &options.env,
         files: Vec::new(),
+        folders: Vec::new(),
     };
     let document = assembler.assemble(path, text);
-    let files = assembler.files;
+    let (mut files, folders) = (assembler.files, assembler.folders);
+    let named = RefCell::default();
     let config = document.as_ref().and_then(|document| {
         let file = File::decode(document, &Reader::new(&findings))?;
         let builder = Builder {
             findings: &findings,
             sources: &sources,
             io: options.io,
+            read: &named,
         };
         build::build(&file, builder)
     });
+    files.append(&mut named.into_inner());
     Loaded {
         config,
         diagnostics: findings.into_diagnostics(&sources),
         files,
+        folders,
         document,
         sources,
     }

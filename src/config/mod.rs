@@ -2,6 +2,7 @@
 //!
 //! `document` puts the text together (includes, environment, defaults), `decode` reads it, `build` proves it.
 
+mod admin_at;
 mod advice;
 mod build;
 mod collections;
@@ -11,6 +12,7 @@ mod dump;
 mod effective;
 pub mod error;
 mod file;
+mod fingerprint;
 mod include;
 mod interpolate;
 mod items;
@@ -21,6 +23,7 @@ mod read;
 mod shape;
 mod source;
 mod summary;
+mod token;
 mod tree;
 mod units;
 mod values;
@@ -33,12 +36,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use admin_at::AdminAt;
 pub use build::store_settings;
 pub use dump::dump;
-pub use effective::{Effective, fingerprint};
+pub use effective::Effective;
 pub use error::Diagnostic;
+pub use fingerprint::{Fingerprint, Look};
 pub use load::{LoadOptions, Loaded, load, load_text};
 pub use summary::{schema, summary};
+pub use token::Token;
 
 use http::{HeaderName, HeaderValue, StatusCode};
 
@@ -68,6 +74,8 @@ pub struct Config {
     pub rejects: Vec<answer::Reject>,
     /// `[headers]`.
     pub headers: answer::Settings,
+    /// `[admin]`; none without the table.
+    pub admin: Option<Admin>,
     /// `[metrics]`; none without an address.
     pub metrics: Option<Metrics>,
     /// `[logs]`.
@@ -215,6 +223,15 @@ pub enum Action {
     Forward(usize),
     /// Answered with this.
     Respond(StatusCode, bytes::Bytes),
+}
+
+/// `[admin]`.
+#[derive(Clone, Copy, Debug)]
+pub struct Admin {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// What to name there; always some off loopback.
+    pub token: Option<Token>,
 }
 
 /// `[metrics]`.

@@ -49,6 +49,12 @@ impl Connections {
         }
     }
 
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.total.load(Ordering::Acquire)
+    }
+
     /// Counts another, if there may be one: `max` in all, and from `address` as many as it comes with.
     ///
     /// # Errors

@@ -22,7 +22,7 @@ use pingora::protocols::{
 use pingora::proxy::{HttpProxy, Session};
 use pingora::server::ShutdownWatch;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::{Instant, Sleep, sleep_until};
+use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout};
 
 use super::Proxy;
 use super::connections::{Connection, Connections, Full};
@@ -30,6 +30,10 @@ use super::gateway::Current;
 
 /// How long a connection may lie idle between two requests.
 const IDLE: Duration = Duration::from_secs(60);
+
+/// How long it may once the gateway stops: a request that is on its way then is still served.
+const LINGER: Duration = Duration::from_secs(2);
+const LINGER_LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// What is answered to a head that cannot be parsed.
 const MALFORMED: &str = "HTTP/1.1 400 Bad Request\r\nContent-Type: application/problem+json\r\n\
@@ -47,12 +51,18 @@ pub struct Edge {
     current: Current,
     connections: Arc<Connections>,
     header_timeout: Duration,
+    closed: Arc<AtomicBool>,
 }
 
 impl Edge {
     /// In front of `proxy`; a request's head has to arrive within `header_timeout` of its first byte, and the
-    /// first byte within `header_timeout` of the connection.
-    pub fn new(proxy: HttpProxy<Proxy>, current: Current, header_timeout: Duration) -> Self {
+    /// first byte within `header_timeout` of the connection. `closed` turns true once no further request is taken.
+    pub fn new(
+        proxy: HttpProxy<Proxy>,
+        current: Current,
+        header_timeout: Duration,
+        closed: Arc<AtomicBool>,
+    ) -> Self {
         Self {
             proxy: Arc::new(proxy),
             connections: Arc::new(Connections::new(
@@ -60,6 +70,7 @@ impl Edge {
             )),
             current,
             header_timeout,
+            closed,
         }
     }
 
@@ -112,18 +123,30 @@ impl ServerApp for Edge {
     }
 
     async fn cleanup(&self) {
+        let idle = async {
+            loop {
+                // One that was accepted last may not be counted yet.
+                sleep(LINGER_LOOK_EVERY).await;
+                if self.connections.count() == 0 {
+                    break;
+                }
+            }
+        };
+        // Those that are left after it lie idle, or have their request served.
+        let _ = timeout(LINGER, idle).await;
         self.proxy.http_cleanup().await;
+        self.closed.store(true, Ordering::Release);
     }
 }
 
-/// The request's head is read: what follows may take its time.
-pub fn head_is_read(session: &mut Session) {
+/// The request's head is read: what follows may take its time. `last` is whether the connection serves no other.
+pub fn head_is_read(session: &mut Session, last: bool) {
     set_armed(session.downstream_session.stream(), false);
     let is_old = session.req_header().version == http::Version::HTTP_10;
     let downstream = session.as_downstream_mut();
     // What the client wants of the connection, the head has said: it is only given an end here.
     if downstream.get_keepalive().is_some() {
-        downstream.set_keepalive(Some(IDLE.as_secs()));
+        downstream.set_keepalive((!last).then_some(IDLE.as_secs()));
     }
     downstream.set_ignore_info_resp(is_old);
     downstream.set_pipelining_enabled(true);

@@ -16,8 +16,10 @@ pub mod serve;
 mod stop;
 pub mod tally;
 pub mod wait;
+mod watch;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -38,14 +40,19 @@ use wait::Turn;
 
 /// What Pingora calls: the gateway in force when a request begins serves it to its end.
 #[derive(Clone, Debug)]
-pub struct Proxy(pub Current);
+pub struct Proxy {
+    /// The gateway in force.
+    pub current: Current,
+    /// Whether this process is on its way out: then each connection serves one more request, and says so.
+    pub leaving: Arc<AtomicBool>,
+}
 
 #[async_trait]
 impl ProxyHttp for Proxy {
     type CTX = Context;
 
     fn new_ctx(&self) -> Context {
-        Context::new(self.0.get())
+        Context::new(self.current.get())
     }
 
     fn init_downstream_modules(&self, _modules: &mut HttpModules) {
@@ -57,7 +64,7 @@ impl ProxyHttp for Proxy {
         session: &mut Session,
         ctx: &mut Context,
     ) -> pingora::Result<()> {
-        listen::head_is_read(session);
+        listen::head_is_read(session, self.leaving.load(Ordering::Relaxed));
         ctx.peer_ip = forward::ip_of(session.client_addr());
         Ok(())
     }
@@ -130,6 +137,10 @@ impl ProxyHttp for Proxy {
         head: &mut ResponseHeader,
         ctx: &mut Context,
     ) -> pingora::Result<()> {
+        if self.leaving.load(Ordering::Relaxed) {
+            // Told to stop meanwhile.
+            session.set_keepalive(None);
+        }
         let client_version = session.req_header().version;
         if client_version == http::Version::HTTP_10
             && !head.headers.contains_key(http::header::CONTENT_LENGTH)

@@ -1,17 +1,14 @@
 //! Reads the configuration again, and puts it in force whole or not at all.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
-use tokio::time::interval;
 use tracing::{error, info, warn};
 
 use super::gateway::Current;
-use crate::config::{self, Config, Effective, LoadOptions};
-
-/// How often a watched configuration is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+use crate::admin::Control;
+use crate::admin::reload::Outcome;
+use crate::config::{self, Config, Effective, LoadOptions, Token};
 
 /// Reads the configuration that is running again.
 #[derive(Debug)]
@@ -33,9 +30,15 @@ impl Reloader {
         }
     }
 
-    /// Reads the configuration, and puts it in force if nothing is wrong with it; says in log and metrics what came
-    /// of it. Blocks: it reads files and looks names up.
-    pub fn reload(&self) {
+    /// The main file of the configuration.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Reads the configuration, and puts it in force if nothing is wrong with it; says in log and metrics, too, what
+    /// came of it. Blocks: it reads files and looks names up.
+    pub fn reload(&self) -> Outcome {
         // Held to the end: of two reloads at once the second comes after the first.
         let mut effective = self
             .effective
@@ -52,18 +55,26 @@ impl Reloader {
             for diagnostic in &loaded.diagnostics {
                 error!("{}", diagnostic.summary());
             }
-            error!("configuration not taken: the one before stays in force");
+            let reason = "the one before stays in force".to_owned();
+            error!("configuration not taken: {reason}");
             families.reloaded(false);
-            return;
+            return Outcome::Refused {
+                reason,
+                diagnostics: loaded.diagnostics,
+            };
         };
         let fixed = config.cannot_follow(&gateway.config);
         if !fixed.is_empty() {
-            error!(
-                "configuration not taken: {} can change at a restart only; the one before stays in force",
+            let reason = format!(
+                "{} can change at a restart only; the one before stays in force",
                 fixed.join(", ")
             );
+            error!("configuration not taken: {reason}");
             families.reloaded(false);
-            return;
+            return Outcome::Refused {
+                reason,
+                diagnostics: loaded.diagnostics,
+            };
         }
         config.keep_made_up_secret(&gateway.config);
         let changes = effective.changes(&read, &counters_kept(&gateway.config, &config));
@@ -73,41 +84,24 @@ impl Reloader {
         *effective = read;
         families.reloaded(true);
         info!(changes = changes.len(), "configuration taken");
-        for change in changes {
+        for change in &changes {
             info!("{change}");
         }
-    }
-
-    /// Reloads when the files have changed, and have stopped changing. `taken` is [`config::fingerprint`] of what is in
-    /// force.
-    pub async fn watch(self: Arc<Self>, taken: [u8; 32]) {
-        let mut tick = interval(LOOK_EVERY);
-        let mut taken = Some(taken);
-        let mut seen = taken;
-        loop {
-            tick.tick().await;
-            let now = self.fingerprint().await;
-            // The same twice: whoever writes the file has finished.
-            if now == seen && now != taken {
-                taken = now;
-                let me = Arc::clone(&self);
-                if tokio::task::spawn_blocking(move || me.reload())
-                    .await
-                    .is_err()
-                {
-                    error!("configuration not taken: reading it failed");
-                }
-            }
-            seen = now;
+        Outcome::Taken {
+            changes,
+            warnings: loaded.diagnostics,
         }
     }
+}
 
-    /// What the files hold that the configuration was read from.
-    async fn fingerprint(&self) -> Option<[u8; 32]> {
-        let path = self.path.clone();
-        tokio::task::spawn_blocking(move || config::fingerprint(&path))
-            .await
-            .ok()
+impl Control for Reloader {
+    fn token(&self) -> Option<Token> {
+        let gateway = self.current.get();
+        gateway.config.admin.as_ref()?.token
+    }
+
+    fn reload(&self) -> Outcome {
+        Self::reload(self)
     }
 }
 

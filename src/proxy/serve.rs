@@ -27,8 +27,11 @@ use super::listen::Edge;
 use super::pool::Pool;
 use super::reload::Reloader;
 use super::stop::{End, Signals, drain};
-use crate::admin::Probes;
-use crate::config::{Config, Effective};
+use super::watch::watch;
+use crate::admin::Control;
+use crate::admin::api::Api;
+use crate::admin::probes::Probes;
+use crate::config::{Config, Effective, Fingerprint};
 use crate::store::valkey::Connector;
 
 /// Memory of a connection that lies idle: a small buffer, since a head seldom needs more.
@@ -76,8 +79,8 @@ pub struct Source {
     pub path: PathBuf,
     /// What was read from it.
     pub effective: Effective,
-    /// If it is read again when it changes: [`crate::config::fingerprint`] of what was read, or of what was there before.
-    pub watched_from: Option<[u8; 32]>,
+    /// If it is read again when it changes: of what was read, or of what was there before.
+    pub watched_from: Option<Fingerprint>,
     /// Where a newer process takes the listeners over.
     pub upgrade_sock: Option<PathBuf>,
     /// Whether this is such a process: it gets its listeners from the one before.
@@ -122,7 +125,8 @@ pub fn run(
             .map(|path| path.display().to_string())
             .unwrap_or_default(),
         threads: config.server.threads.get(),
-        grace_period_seconds: Some(config.server.grace_period.as_secs()),
+        // Ours is over first: when Pingora's is, it takes the threads away on which the drain ends the process.
+        grace_period_seconds: Some(config.server.grace_period.as_secs().saturating_add(60)),
         graceful_shutdown_timeout_seconds: Some(1),
         upstream_keepalive_pool_size: UPSTREAM_IDLE_MAX,
         // Ours decides, by the configuration in force; it never asks for more than this.
@@ -132,10 +136,20 @@ pub fn run(
     let mut server = Server::new_with_opt_and_conf(opt, conf);
     server.bootstrap();
 
-    let proxy = http_proxy(&server.configuration, Proxy(current.clone()));
+    let [leaving, closed] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+    let proxy = Proxy {
+        current: current.clone(),
+        leaving: Arc::clone(&leaving),
+    };
+    let proxy = http_proxy(&server.configuration, proxy);
     let mut edge = Service::new(
         "edge".to_owned(),
-        Edge::new(proxy, current.clone(), config.server.header_timeout),
+        Edge::new(
+            proxy,
+            current.clone(),
+            config.server.header_timeout,
+            Arc::clone(&closed),
+        ),
     );
     for listener in &config.listeners {
         edge.add_listener(
@@ -146,6 +160,14 @@ pub fn run(
     let mut serving = vec![server.add_service(edge)];
 
     let ready = Arc::new(AtomicBool::new(true));
+    if let Some(admin) = &config.admin {
+        let control: Arc<dyn Control> = Arc::<Reloader>::clone(&reloader);
+        let api = Api::new(control, admin.address);
+        let mut service = Service::new("admin".to_owned(), api);
+        service.threads = Some(1);
+        service.add_tcp(&admin.address.to_string());
+        serving.push(server.add_service(service));
+    }
     if let Some(metrics) = &config.metrics {
         let probes = Probes::new(families, limiter, Arc::clone(&ready), metrics.path.clone());
         let mut service = Service::new("metrics".to_owned(), probes);
@@ -161,6 +183,7 @@ pub fn run(
             watch: source
                 .watched_from
                 .map(|fingerprint| (Arc::clone(&reloader), fingerprint)),
+            closed,
             end: Arc::clone(&end),
         },
     );
@@ -173,6 +196,9 @@ pub fn run(
     for listener in &config.listeners {
         info!(listener = %listener.name, address = %listener.address, "listening");
     }
+    if let Some(admin) = &config.admin {
+        info!(address = %admin.address, token = admin.token.is_some(), "admin API");
+    }
     if let Some(metrics) = &config.metrics {
         info!(address = %metrics.address, path = %metrics.path, "metrics, /livez and /readyz");
     }
@@ -180,6 +206,7 @@ pub fn run(
     server.run(RunArgs {
         shutdown_signal: Box::new(Signals {
             ready,
+            leaving,
             reloader,
             upgrade_sock: source.upgrade_sock,
             end,
@@ -198,9 +225,13 @@ fn probe(config: &Config) -> Result<(), StartError> {
         .metrics
         .iter()
         .map(|metrics| ("[metrics]".to_owned(), metrics.address));
+    let admin = config
+        .admin
+        .iter()
+        .map(|admin| ("[admin]".to_owned(), admin.address));
     // Held together, so that two listeners with one address are found out too.
     let mut held = Vec::new();
-    for (what, address) in listeners.chain(metrics) {
+    for (what, address) in listeners.chain(admin).chain(metrics) {
         match TcpListener::bind(address) {
             Ok(listener) => held.push(listener),
             Err(error) => {
@@ -219,7 +250,9 @@ fn probe(config: &Config) -> Result<(), StartError> {
 struct Background {
     current: Current,
     connector: Mutex<Option<Connector>>,
-    watch: Option<(Arc<Reloader>, [u8; 32])>,
+    watch: Option<(Arc<Reloader>, Fingerprint)>,
+    /// Whether no further request is taken.
+    closed: Arc<AtomicBool>,
     end: Arc<End>,
 }
 
@@ -243,13 +276,13 @@ impl BackgroundService for Background {
         tokio::spawn(sweep(Arc::clone(&gateway)));
         tokio::spawn(resolve(self.current.clone()));
         if let Some((reloader, fingerprint)) = &self.watch {
-            tokio::spawn(Arc::clone(reloader).watch(*fingerprint));
+            tokio::spawn(watch(Arc::clone(reloader), fingerprint.clone()));
         }
         first_try(&gateway).await;
         ready.notify_ready();
         // An error means that nobody will tell us any more: as good as told.
         let _ = shutdown.wait_for(|stopping| *stopping).await;
-        drain(&gateway, &self.end).await;
+        drain(&gateway, &self.closed, &self.end).await;
     }
 }
 

@@ -1,7 +1,8 @@
 //! The way out: signals, the drain, and what is still written when the process ends.
 
 use std::io;
-use std::path::PathBuf;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
@@ -23,15 +24,18 @@ const LAME: Duration = Duration::from_millis(200);
 /// How long the access log's last lines may take.
 const LAST_WRITE: Duration = Duration::from_secs(1);
 
-/// Ends the process as soon as the last request has, or the grace period is over.
-pub(super) async fn drain(gateway: &Gateway, end: &End) -> ! {
+/// Ends the process as soon as the last connection has, or the grace period is over. A connection ends with the request
+/// that runs on it; one on which none runs, or none comes, with the patience of [`super::listen::Edge`], which sets
+/// `closed` then.
+pub(super) async fn drain(gateway: &Gateway, closed: &AtomicBool, end: &End) -> ! {
     let began = monotonic_now();
     let grace = gateway.config.server.grace_period;
     info!(
         in_flight = gateway.metrics.families().in_flight.get(),
         "draining"
     );
-    while gateway.metrics.families().in_flight.get() > 0
+    let any = || gateway.metrics.families().connections.get() > 0;
+    while (!closed.load(Ordering::Acquire) || any())
         && monotonic_now().saturating_duration_since(began) < grace
     {
         sleep(Duration::from_millis(20)).await;
@@ -55,6 +59,7 @@ pub(super) async fn drain(gateway: &Gateway, end: &End) -> ! {
 /// the configuration again.
 pub(super) struct Signals {
     pub(super) ready: Arc<AtomicBool>,
+    pub(super) leaving: Arc<AtomicBool>,
     pub(super) reloader: Arc<Reloader>,
     pub(super) upgrade_sock: Option<PathBuf>,
     pub(super) end: Arc<End>,
@@ -81,7 +86,9 @@ impl ShutdownSignalWatch for Signals {
                 _ = terminate.recv() => break,
                 _ = quit.recv() => match &self.upgrade_sock {
                     None => break,
-                    Some(path) if path.exists() => {
+                    Some(path) if somebody_waits(path) => {
+                        // Connections that are in use have gone over by the time that Pingora leaves them.
+                        self.leaving.store(true, Ordering::Relaxed);
                         info!("handing the listeners on, then requests may finish");
                         return ShutdownSignal::GracefulUpgrade;
                     }
@@ -102,6 +109,7 @@ impl ShutdownSignalWatch for Signals {
         }
         info!("told to stop: requests may finish; SIGINT (Ctrl-C) ends them");
         self.ready.store(false, Ordering::Relaxed);
+        self.leaving.store(true, Ordering::Relaxed);
         let end = Arc::clone(&self.end);
         tokio::spawn(async move {
             interrupt.recv().await;
@@ -111,6 +119,20 @@ impl ShutdownSignalWatch for Signals {
         sleep(LAME).await;
         ShutdownSignal::GracefulTerminate
     }
+}
+
+/// Whether a process listens at `path`; the file alone may be left of one that is gone. It is asked with the wrong kind
+/// of socket, and so does not notice: the system looks for the listener before it minds the kind.
+fn somebody_waits(path: &Path) -> bool {
+    let asked = UnixDatagram::unbound().and_then(|socket| socket.connect(path));
+    asked.is_err_and(|error| {
+        !matches!(
+            error.kind(),
+            io::ErrorKind::NotFound
+                | io::ErrorKind::ConnectionRefused
+                | io::ErrorKind::PermissionDenied
+        )
+    })
 }
 
 /// How the process ends: with what was logged written out.

@@ -1,5 +1,7 @@
 //! What went wrong in other limiters does not here: public reports, each with its smallest history.
 
+mod settings;
+
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 

@@ -360,7 +360,6 @@ fn what_belongs_to_a_later_release_is_told_as_such() {
         ),
         ("[upstreams.x]\nbuiltin = \"echo\"\n", "health"),
         ("[store]\n", "pool"),
-        ("", "admin"),
         ("", "identity"),
         (
             "[routes.x]\nmatch = { path = \"/x\" }\nrespond = {}\n",
@@ -391,6 +390,7 @@ fn nothing_at_all_is_a_configuration() {
     assert_eq!(config.server.max_waiting, 10_000);
     assert!(matches!(config.store.kind, StoreKind::Local));
     assert!(config.metrics.is_none());
+    assert!(config.admin.is_none());
     assert_eq!(config.rejects.len(), 1);
     assert_eq!(config.rejects[0].status, 429);
     assert_eq!(config.headers.retry_after_jitter_percent, 10);
@@ -911,7 +911,9 @@ fn included_files_come_in_any_order_and_to_the_same() {
     let config = loaded.config.unwrap();
     let names: Vec<&str> = config.policies.iter().map(|policy| &*policy.name).collect();
     assert_eq!(names, ["a", "b"]);
-    assert_eq!(loaded.files.len(), 3);
+    // Its own, two that it includes, and one that is named there.
+    assert_eq!(loaded.files.len(), 4);
+    assert_eq!(loaded.folders, [Path::new("tests/config/good/conf.d")]);
     assert_eq!(config.rejects.len(), 2);
     assert!(config.rejects.iter().any(|reject| reject.bodies.len() == 1));
 }

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -20,10 +20,12 @@ pub(crate) struct Gateway {
     folder: PathBuf,
     pub(crate) address: SocketAddr,
     pub(crate) metrics: SocketAddr,
+    pub(crate) admin: SocketAddr,
 }
 
 impl Gateway {
-    /// Starts one with this configuration. Listeners and metrics are added, on free ports.
+    /// Starts one with this configuration. Listeners and metrics are added, on free ports; [`ADMIN`] stands for
+    /// another.
     pub(crate) fn start(config: &str) -> Self {
         Self::start_with(config, &[])
     }
@@ -32,15 +34,16 @@ impl Gateway {
     pub(crate) fn start_with(config: &str, arguments: &[&str]) -> Self {
         // Another process may take a port between its choice and its use: then the gateway exits, try others.
         for _ in 0..5 {
-            let (address, metrics) = (free_address(), free_address());
             let folder = scratch();
-            let config = with_listeners(config, address, metrics);
+            let (address, metrics, admin) = (free_address(), free_address(), free_address());
+            let config = with_listeners(config, address, metrics, admin);
             fs::write(folder.join("tollgate.toml"), config).unwrap();
             let mut gateway = Self {
                 child: spawn(&folder, arguments),
                 folder,
                 address,
                 metrics,
+                admin,
             };
             if gateway.becomes_ready() {
                 return gateway;
@@ -63,6 +66,7 @@ impl Gateway {
             folder,
             address: self.address,
             metrics: self.metrics,
+            admin: self.admin,
         }
     }
 
@@ -90,7 +94,8 @@ impl Gateway {
     /// Puts another configuration in place of the file, at once, with the same listeners and metrics.
     pub(crate) fn rewrite(&self, config: &str) {
         let fresh = self.folder.join("fresh.toml");
-        fs::write(&fresh, with_listeners(config, self.address, self.metrics)).unwrap();
+        let config = with_listeners(config, self.address, self.metrics, self.admin);
+        fs::write(&fresh, config).unwrap();
         fs::rename(fresh, self.file()).unwrap();
     }
 
@@ -99,14 +104,44 @@ impl Gateway {
         let (taken, refused) = self.reloads();
         self.rewrite(config);
         self.signal("-HUP");
+        self.await_reload((taken, refused))
+    }
+
+    /// Waits until it has read its configuration, since when it had so often. Returns whether that was taken.
+    pub(crate) fn await_reload(&self, before: (u64, u64)) -> bool {
         let deadline = monotonic_now() + PATIENCE;
         loop {
             let now = self.reloads();
-            if now != (taken, refused) {
-                return now.0 > taken;
+            if now != before {
+                return now.0 > before.0;
             }
             assert!(monotonic_now() < deadline, "the configuration is not read");
             std::thread::park_timeout(Duration::from_millis(5));
+        }
+    }
+
+    /// `tollgate reload` with its configuration, and these arguments.
+    pub(crate) fn command_reload(&self, arguments: &[&str]) -> Output {
+        tollgate(&["reload", "--config"])
+            .arg(self.file())
+            .args(arguments)
+            .output()
+            .unwrap()
+    }
+
+    /// What it holds of the machine.
+    pub(crate) fn held(&self) -> Held {
+        let process = PathBuf::from(format!("/proc/{}", self.child.id()));
+        let entries = |folder: &str| fs::read_dir(process.join(folder)).unwrap().count();
+        let status = fs::read_to_string(process.join("status")).unwrap();
+        let resident = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmRSS:")?.strip_suffix("kB"))
+            .unwrap();
+        Held {
+            descriptors: entries("fd"),
+            threads: entries("task"),
+            resident_kib: resident.trim().parse().unwrap(),
         }
     }
 
@@ -220,6 +255,17 @@ impl Drop for Gateway {
     }
 }
 
+/// What a process holds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Held {
+    pub(crate) descriptors: usize,
+    pub(crate) threads: usize,
+    pub(crate) resident_kib: u64,
+}
+
+/// In a configuration: an address of the gateway's own.
+pub(crate) const ADMIN: &str = "ADMIN_ADDRESS";
+
 fn value_in(exposition: &str, series: &str) -> Option<f64> {
     exposition
         .lines()
@@ -234,7 +280,13 @@ pub(crate) fn tollgate(arguments: &[&str]) -> Command {
     command
 }
 
-fn with_listeners(config: &str, address: SocketAddr, metrics: SocketAddr) -> String {
+fn with_listeners(
+    config: &str,
+    address: SocketAddr,
+    metrics: SocketAddr,
+    admin: SocketAddr,
+) -> String {
+    let config = config.replace(ADMIN, &admin.to_string());
     format!(
         "{config}\n[listeners.test]\naddress = \"{address}\"\n[metrics]\naddress = \"{metrics}\"\n"
     )

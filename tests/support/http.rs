@@ -37,6 +37,12 @@ impl Response {
             .map(|(_, value)| value.as_str())
     }
 
+    /// Whether the connection serves no further request.
+    pub(crate) fn is_last(&self) -> bool {
+        self.header("connection")
+            .is_some_and(|value| value.eq_ignore_ascii_case("close"))
+    }
+
     /// The wait that it tells, in seconds.
     pub(crate) fn retry_after(&self) -> Option<u64> {
         self.header("retry-after").map(|wait| wait.parse().unwrap())
@@ -127,6 +133,13 @@ impl Connection {
             self.stream.read_to_end(&mut body)?;
         }
         Ok(body)
+    }
+
+    /// Reads so many bytes, whatever they are.
+    pub(crate) fn bytes(&mut self, length: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; length];
+        self.stream.read_exact(&mut bytes)?;
+        Ok(bytes)
     }
 
     /// A request without body, and its answer.

@@ -10,6 +10,7 @@ pub(crate) mod crowd;
 pub(crate) mod definition;
 pub(crate) mod gateway;
 pub(crate) mod http;
+pub(crate) mod load;
 pub(crate) mod origin;
 pub(crate) mod policies;
 pub(crate) mod relay;

@@ -31,8 +31,9 @@ impl Seen {
 }
 
 /// The API. Its answers follow the path: `/status/418` answers 418, `/slow/300` takes 300 ms, `/fields` sends what
-/// the request's `x-answer` fields say, a path that ends in `/until-close` has a body that ends with the connection;
-/// all else is 200.
+/// the request's `x-answer` fields say, `/stream/20` sends twenty chunks, a tenth of a second apart, a path that ends in
+/// `/until-close` has a body that ends with the connection, `/websocket` switches and then sends back what it gets; all
+/// else is 200.
 pub(crate) struct Origin {
     pub(crate) address: SocketAddr,
     seen: Arc<Mutex<Vec<Seen>>>,
@@ -146,6 +147,30 @@ fn answer(stream: &mut TcpStream, request: &Seen) -> io::Result<()> {
     if let Some(ms) = number("/slow/") {
         // What a slow API does; the test waits for its answer, not for the clock.
         thread::park_timeout(Duration::from_millis(ms));
+    }
+    if let Some(chunks) = number("/stream/") {
+        stream.write_all(b"HTTP/1.1 200 Whatever\r\nTransfer-Encoding: chunked\r\n\r\n")?;
+        for _ in 0..chunks {
+            stream.write_all(b"1\r\nx\r\n")?;
+            thread::park_timeout(Duration::from_millis(100));
+        }
+        return stream.write_all(b"0\r\n\r\n");
+    }
+    if path == "/websocket" {
+        // cloudflare/pingora #946: a switched connection ends at once where the answer overtakes the end of its request,
+        // as on a machine that is too busy.
+        thread::park_timeout(Duration::from_millis(100));
+        stream.write_all(
+            b"HTTP/1.1 101 Switching\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+        )?;
+        let mut bytes = [0; 1024];
+        loop {
+            let length = stream.read(&mut bytes)?;
+            if length == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            stream.write_all(&bytes[..length])?;
+        }
     }
     if path.ends_with("/until-close") {
         stream.write_all(b"HTTP/1.1 200 Whatever\r\nConnection: close\r\n\r\nok")?;

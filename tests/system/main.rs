@@ -10,10 +10,12 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod admin;
 mod all_or_nothing;
 mod callers;
 mod cases;
 mod cluster;
+mod drain;
 mod exactly;
 mod failover;
 mod faults;
@@ -24,6 +26,7 @@ mod privacy;
 mod protocol;
 mod quickstart;
 mod reload;
+mod reload_under_load;
 mod script;
 mod simulate;
 mod store_failure;

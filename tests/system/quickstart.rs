@@ -64,59 +64,6 @@ fn probes_answer_and_the_health_check_asks_them() {
 }
 
 #[test]
-fn a_request_that_is_served_when_the_gateway_is_told_to_stop_is_served_to_its_end() {
-    for signal in ["-TERM", "-INT"] {
-        is_served_to_its_end(signal);
-    }
-}
-
-fn is_served_to_its_end(signal: &str) {
-    let origin = crate::support::origin::Origin::start();
-    let mut gateway = gateway_before(&origin);
-    let mut connection = crate::support::http::Connection::open(gateway.address);
-    connection
-        .send("GET /slow/800 HTTP/1.1\r\nHost: a\r\n\r\n")
-        .unwrap();
-    gateway.await_metric("tollgate_http_in_flight_requests", 1.0);
-    gateway.signal(signal);
-    assert_eq!(connection.receive(false).unwrap().status, 200);
-    assert_eq!(gateway.await_exit(), Some(0));
-    let log = gateway.access_log();
-    assert!(log.contains("/slow/800"), "{log}");
-}
-
-#[test]
-fn a_second_interrupt_does_not_wait_for_requests_but_records_what_is_over() {
-    let origin = crate::support::origin::Origin::start();
-    let mut gateway = gateway_before(&origin);
-    gateway.get("/over");
-    let mut connection = crate::support::http::Connection::open(gateway.address);
-    connection
-        .send("GET /slow/20000 HTTP/1.1\r\nHost: a\r\n\r\n")
-        .unwrap();
-    gateway.await_metric("tollgate_http_in_flight_requests", 1.0);
-    let deadline = tollgate::clock::monotonic_now() + std::time::Duration::from_secs(15);
-    // The first may still be on its way when the second is sent: then they are one.
-    let code = loop {
-        gateway.signal("-INT");
-        std::thread::park_timeout(std::time::Duration::from_millis(50));
-        if let Some(code) = gateway.exited() {
-            break code;
-        }
-        assert!(tollgate::clock::monotonic_now() < deadline);
-    };
-    assert_eq!(code, Some(1));
-    assert!(gateway.access_log().contains("/over"));
-}
-
-fn gateway_before(origin: &crate::support::origin::Origin) -> Gateway {
-    Gateway::start(&format!(
-        "[upstreams.api]\nservers = [\"{}\"]\n[routes.all]\nmatch = {{ path = \"/*\" }}\nupstream = \"api\"\n",
-        origin.address
-    ))
-}
-
-#[test]
 fn a_restart_forgives_nobody_where_usage_is_written_down() {
     let folder = crate::support::gateway::scratch();
     let config = format!(

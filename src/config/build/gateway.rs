@@ -149,9 +149,13 @@ impl Builder<'_> {
         })
     }
 
-    /// Two listeners cannot share an address, nor can the metrics have one of theirs.
+    /// Two listeners cannot share an address, nor can the admin API or the metrics have one of theirs.
     pub(super) fn check_addresses(&self, file: &File) {
         let listeners = by_name(file.listeners.as_ref());
+        let admin = file
+            .admin
+            .as_ref()
+            .and_then(|admin| admin.value.address.as_ref());
         let metrics = file
             .metrics
             .as_ref()
@@ -160,6 +164,7 @@ impl Builder<'_> {
         let addresses = listeners
             .values()
             .filter_map(|(_, listener)| listener.address.as_ref())
+            .chain(admin)
             .chain(metrics);
         for At { value, place } in addresses {
             match used

@@ -1,5 +1,6 @@
 //! What the shapes mean: references found, files read, types whose constructors prove what they promise.
 
+mod admin;
 mod answers;
 mod gateway;
 mod lints;
@@ -12,8 +13,10 @@ mod store_url;
 mod upstreams;
 mod valkey;
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
+use std::path::PathBuf;
 
 pub use store_url::store_settings;
 
@@ -32,6 +35,8 @@ pub(crate) struct Builder<'a> {
     pub(crate) sources: &'a Sources,
     /// Whether files are read.
     pub(crate) io: bool,
+    /// Those that were, or were to be.
+    pub(crate) read: &'a RefCell<Vec<PathBuf>>,
 }
 
 /// Builds the configuration; `None`, with the reasons among the findings, if something is wrong.
@@ -46,6 +51,7 @@ pub(crate) fn build(file: &File, builder: Builder<'_>) -> Option<Config> {
     let policies = builder.policies(file, store.as_ref());
     let routes = builder.routes(file, &policies);
     let headers = builder.headers(file);
+    let admin = builder.admin(file);
     let metrics = builder.metrics(file);
     let logs = builder.logs(file);
     builder.check_addresses(file);
@@ -64,6 +70,7 @@ pub(crate) fn build(file: &File, builder: Builder<'_>) -> Option<Config> {
         routes: routes?,
         rejects: rejects?,
         headers: headers?,
+        admin: admin?,
         metrics: metrics?,
         logs: logs?,
     })
@@ -103,6 +110,7 @@ impl Builder<'_> {
     /// Reads a file of settings; `None`, reported, if it cannot be read. What it holds is never shown.
     fn read_file(&self, path: &At<super::values::FilePath>) -> Option<Vec<u8>> {
         let resolved = self.sources.resolve(path.place.source, &path.value.0);
+        self.read.borrow_mut().push(resolved.clone());
         read::bytes(&resolved)
             .map_err(|error| {
                 self.error(
