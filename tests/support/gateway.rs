@@ -184,6 +184,20 @@ impl Gateway {
         self.child.try_wait().unwrap().map(|status| status.code())
     }
 
+    /// How many files and sockets it has open.
+    pub(crate) fn open_files(&self) -> usize {
+        let folder = format!("/proc/{}/fd", self.child.id());
+        fs::read_dir(folder).unwrap().count()
+    }
+
+    /// The memory that it holds, in bytes.
+    pub(crate) fn memory(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib = line.and_then(|line| line.split_ascii_whitespace().next());
+        kib.unwrap().parse::<u64>().unwrap() * 1024
+    }
+
     /// Its access log so far.
     pub(crate) fn access_log(&self) -> String {
         fs::read_to_string(self.folder.join("stdout")).unwrap()

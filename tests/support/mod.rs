@@ -11,6 +11,7 @@ pub(crate) mod gateway;
 pub(crate) mod http;
 pub(crate) mod origin;
 pub(crate) mod policies;
+pub(crate) mod raw;
 pub(crate) mod relay;
 pub(crate) mod reports;
 pub(crate) mod script;

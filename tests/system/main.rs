@@ -24,6 +24,7 @@ mod quickstart;
 mod reload;
 mod script;
 mod simulate;
+mod slow;
 mod store_failure;
 mod twins;
 mod upgrade;
