@@ -25,6 +25,7 @@ mod reload;
 mod script;
 mod simulate;
 mod slow;
+mod smuggling;
 mod store_failure;
 mod twins;
 mod upgrade;
