@@ -16,6 +16,7 @@ mod cases;
 mod exactly;
 mod failover;
 mod faults;
+mod floods;
 mod instances;
 mod leaky;
 mod privacy;
