@@ -24,14 +24,22 @@ pub struct Edge {
     proxy: Arc<HttpProxy<Proxy>>,
     current: Current,
     connections: Arc<Connections>,
+    /// The most connections that there are files for.
+    room: usize,
     header_timeout: Duration,
 }
 
 impl Edge {
     /// In front of `proxy`; a request's head has to arrive within `header_timeout` of its first byte, and the
-    /// first byte about as soon after the connection.
-    pub fn new(proxy: HttpProxy<Proxy>, current: Current, header_timeout: Duration) -> Self {
+    /// first byte about as soon after the connection. There is `room` for so many connections.
+    pub fn new(
+        proxy: HttpProxy<Proxy>,
+        current: Current,
+        room: usize,
+        header_timeout: Duration,
+    ) -> Self {
         Self {
+            room,
             proxy: Arc::new(proxy),
             connections: Arc::new(Connections::new(
                 current.get().metrics.families().connections.clone(),
@@ -53,7 +61,8 @@ impl Edge {
             .filter(|peer| !settings.trust.includes(Some(*peer)))
             .zip(server.max_connections_per_ip)
             .map(|(peer, max)| (settings.prefixes.network(peer), max));
-        match self.connections.open(server.max_connections, address) {
+        let max = server.max_connections.min(self.room);
+        match self.connections.open(max, address) {
             Ok(connection) => Some(connection),
             Err(full) => {
                 gateway

@@ -4,6 +4,7 @@
 pub mod admit;
 pub mod connections;
 pub mod context;
+pub mod files;
 pub mod forward;
 pub mod gateway;
 mod guarded;
@@ -99,7 +100,9 @@ impl ProxyHttp for Proxy {
         if end_of_stream {
             guarded::body_is_read(session.downstream_session.stream());
         }
-        forward::request_body(ctx, body.as_ref())
+        // A tunnel's bytes are no body.
+        let body = body.as_ref().filter(|_| !session.was_upgraded());
+        forward::request_body(ctx, body)
     }
 
     async fn upstream_peer(

@@ -22,6 +22,7 @@ use tokio::time::{interval, sleep, timeout};
 use tracing::{info, warn};
 
 use super::Proxy;
+use super::files;
 use super::gateway::{Current, Gateway};
 use super::listen::Edge;
 use super::pool::Pool;
@@ -135,7 +136,12 @@ pub fn run(
     let proxy = http_proxy(&server.configuration, Proxy(current.clone()));
     let mut edge = Service::new(
         "edge".to_owned(),
-        Edge::new(proxy, current.clone(), config.server.header_timeout),
+        Edge::new(
+            proxy,
+            current.clone(),
+            files::make_room(config.server.max_connections),
+            config.server.header_timeout,
+        ),
     );
     for listener in &config.listeners {
         edge.add_listener(

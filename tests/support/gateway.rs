@@ -30,6 +30,10 @@ impl Gateway {
 
     /// The same, with more arguments.
     pub(crate) fn start_with(config: &str, arguments: &[&str]) -> Self {
+        Self::start_by(config, &|folder| spawn(folder, arguments))
+    }
+
+    fn start_by(config: &str, spawn: &dyn Fn(&std::path::Path) -> Child) -> Self {
         // Another process may take a port between its choice and its use: then the gateway exits, try others.
         for _ in 0..5 {
             let (address, metrics) = (free_address(), free_address());
@@ -37,7 +41,7 @@ impl Gateway {
             let config = with_listeners(config, address, metrics);
             fs::write(folder.join("tollgate.toml"), config).unwrap();
             let mut gateway = Self {
-                child: spawn(&folder, arguments),
+                child: spawn(&folder),
                 folder,
                 address,
                 metrics,
@@ -64,6 +68,17 @@ impl Gateway {
             address: self.address,
             metrics: self.metrics,
         }
+    }
+
+    /// The same as [`Gateway::start`], with so many files that it may have open and may raise that to.
+    pub(crate) fn start_with_files(config: &str, soft: u32, hard: u32) -> Self {
+        Self::start_by(config, &|folder| {
+            let binary = env!("CARGO_BIN_EXE_tollgate");
+            let limit = format!("ulimit -S -n {soft} && ulimit -H -n {hard} && exec \"$@\"");
+            let mut command = Command::new("sh");
+            command.args(["-c", &limit, "sh", binary, "run", "--config"]);
+            run(command, folder)
+        })
     }
 
     fn becomes_ready(&mut self) -> bool {
@@ -255,9 +270,16 @@ fn with_listeners(config: &str, address: SocketAddr, metrics: SocketAddr) -> Str
 }
 
 fn spawn(folder: &std::path::Path, arguments: &[&str]) -> Child {
-    tollgate(&["run", "--config"])
+    let mut command = tollgate(&["run"]);
+    command.args(arguments).arg("--config");
+    run(command, folder)
+}
+
+/// Runs the command on the folder's configuration.
+fn run(mut command: Command, folder: &std::path::Path) -> Child {
+    command
         .arg(folder.join("tollgate.toml"))
-        .args(arguments)
+        .stdin(Stdio::null())
         .stdout(File::create(folder.join("stdout")).unwrap())
         .stderr(File::create(folder.join("stderr")).unwrap())
         .spawn()

@@ -9,6 +9,7 @@ use tollgate::clock::monotonic_now;
 
 use crate::support::gateway::Gateway;
 use crate::support::http::Connection;
+use crate::support::origin::Origin;
 
 /// An address of this machine that no other test calls from.
 fn local(network: u8, host: u8) -> IpAddr {
@@ -82,7 +83,9 @@ fn a_flood_of_connections_from_few_addresses_costs_nobody_else() {
     let total = gateway.metric("tollgate_connections_refused_total{reason=\"total\"}");
     assert!(total.abs() < f64::EPSILON, "{total}");
 
-    // Nothing of it is left.
+    // Nothing of it is left, and little was said of it.
+    let said = gateway.errors();
+    assert!(said.lines().count() < 50, "{said}");
     gateway.await_metric("tollgate_connections", 0.0);
     let deadline = monotonic_now() + Duration::from_secs(20);
     while gateway.open_files() > open_before {
@@ -92,6 +95,39 @@ fn a_flood_of_connections_from_few_addresses_costs_nobody_else() {
             gateway.open_files()
         );
         thread::park_timeout(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_limit_on_files_is_raised_and_where_it_cannot_be_fewer_connect() {
+    let config = "[server]\nmax_connections = 300\n\
+                  [upstreams.api]\nservers = [\"ORIGIN\"]\n\
+                  [routes.all]\nmatch = { path = \"/*\" }\nupstream = \"api\"\n";
+    let origin = Origin::start();
+    let config = config.replace("ORIGIN", &origin.address.to_string());
+    // What is connected, in turn, with a request running on each: 100 with two files for each do not fit in 128.
+    for (hard, fit) in [(4096, 100), (128, 32)] {
+        let gateway = Gateway::start_with_files(&config, 128, hard);
+        gateway.await_metric("tollgate_connections", 0.0);
+        let mut connections: Vec<_> = (0..100)
+            .map(|_| Connection::open(gateway.address))
+            .collect();
+        let asked: Vec<_> = connections
+            .iter_mut()
+            .map(|connection| {
+                connection
+                    .send("GET /slow/2000 HTTP/1.1\r\nHost: a\r\n\r\n")
+                    .is_ok()
+            })
+            .collect();
+        let served = connections
+            .iter_mut()
+            .zip(asked)
+            .filter_map(|(connection, asked)| connection.receive(false).ok().filter(|_| asked))
+            .map(|answer| answer.status)
+            .collect::<Vec<_>>();
+        assert_eq!(served, vec![200; fit], "with {hard} files");
+        assert_eq!(gateway.errors().contains("raise the limit"), hard == 128);
     }
 }
 

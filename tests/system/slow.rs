@@ -17,8 +17,13 @@ use crate::support::raw::{self, Asked};
 const LONG: Duration = Duration::from_secs(4);
 
 fn gateway(upstream: SocketAddr) -> Gateway {
+    gateway_with(upstream, "")
+}
+
+/// The same with more limits.
+fn gateway_with(upstream: SocketAddr, more: &str) -> Gateway {
     Gateway::start(&format!(
-        "[server]\nlimits = {{ header_timeout = \"1s\", body_timeout = \"2s\", body_min_rate = \"1KiB\", max_header = \"8KiB\" }}\n\
+        "[server]\nlimits = {{ header_timeout = \"1s\", body_timeout = \"2s\", body_min_rate = \"1KiB\", max_header = \"8KiB\"{more} }}\n\
          [upstreams.api]\nservers = [\"{upstream}\"]\n\
          [routes.all]\nmatch = {{ path = \"/*\" }}\nupstream = \"api\"\n\
          [routes.here]\nmatch = {{ path = \"/here\" }}\nrespond = {{ status = 204 }}\n",
@@ -207,7 +212,7 @@ fn who_waits_to_be_asked_for_a_body_is_not_late_with_it() {
 }
 
 #[test]
-fn a_tunnel_may_be_silent() {
+fn a_tunnel_may_be_silent_and_its_bytes_are_no_body() {
     let upstream = raw::server(8, |mut asked: Asked| {
         assert!(
             asked
@@ -226,7 +231,7 @@ fn a_tunnel_may_be_silent() {
             asked.stream.get_mut().write_all(&bytes[..read])?;
         }
     });
-    let gateway = gateway(upstream);
+    let gateway = gateway_with(upstream, ", max_body = \"4B\"");
     let mut connection = Connection::open(gateway.address);
     connection
         .send("GET /chat HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n")
