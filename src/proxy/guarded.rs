@@ -22,69 +22,8 @@ use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
 use super::gateway::Current;
 use super::pace::Pace;
+use super::unread::{MALFORMED, NOT_ALLOWED, TOO_LARGE, TOO_SLOW, Unread};
 use crate::record::metrics::Fault;
-
-/// How a request that is never read as one is answered.
-struct Told {
-    fault: Fault,
-    status: u16,
-    title: &'static str,
-    detail: &'static str,
-    /// The same for the record.
-    error: &'static str,
-}
-
-const MALFORMED: Told = Told {
-    fault: Fault::Malformed,
-    status: 400,
-    title: "Bad Request",
-    detail: "The request is malformed.",
-    error: "the request's head cannot be parsed",
-};
-
-/// What is answered to CONNECT.
-const NOT_ALLOWED: Told = Told {
-    fault: Fault::Malformed,
-    status: 405,
-    title: "Method Not Allowed",
-    detail: "CONNECT is not supported.",
-    error: "the request's head cannot be parsed",
-};
-
-const TOO_SLOW: Told = Told {
-    fault: Fault::HeaderTimeout,
-    status: 408,
-    title: "Request Timeout",
-    detail: "The request's head took too long.",
-    error: "the request's head took too long",
-};
-
-const TOO_LARGE: Told = Told {
-    fault: Fault::HeaderSize,
-    status: 431,
-    title: "Request Header Fields Too Large",
-    detail: "The request's head is too large.",
-    error: "the request's head is too large",
-};
-
-impl Told {
-    fn answer(&self) -> Bytes {
-        let Self {
-            status,
-            title,
-            detail,
-            ..
-        } = self;
-        let body = format!(
-            "{{\"type\":\"about:blank\",\"title\":\"{title}\",\"status\":{status},\"detail\":\"{detail}\"}}"
-        );
-        Bytes::from(format!(
-            "HTTP/1.1 {status} {title}\r\nContent-Type: application/problem+json\r\nContent-Length: {}\r\n\
-             Cache-Control: no-store\r\nConnection: close\r\n\r\n{body}",
-            body.len()
-        ))
-    }
-}
 
 /// What a connection is about.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -206,17 +145,17 @@ impl Guarded {
     }
 
     /// Puts our refusal in place of whatever else would be sent, and records it.
-    fn refuse(&mut self, told: &Told) {
-        self.fault = Some(told.fault);
-        self.refusal = told.answer();
+    fn refuse(&mut self, unread: &Unread) {
+        self.fault = Some(unread.fault);
+        self.refusal = unread.answer();
         let digest = self.io.get_socket_digest();
         let peer = super::forward::ip_of(digest.as_ref().and_then(|digest| digest.peer_addr()));
         super::log::record_unread(
             &self.current.get(),
             peer,
-            told.status,
-            told.fault,
-            told.error,
+            unread.status,
+            unread.fault,
+            unread.error,
         );
     }
 
@@ -457,19 +396,3 @@ impl GetSocketDigest for Guarded {
 }
 
 impl Peek for Guarded {}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_refusal_says_its_own_length() {
-        for told in [MALFORMED, NOT_ALLOWED, TOO_SLOW, TOO_LARGE] {
-            let answer = String::from_utf8(told.answer().to_vec()).unwrap();
-            let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-            assert!(head.contains(&format!("Content-Length: {}\r\n", body.len())));
-            let body: serde_json::Value = serde_json::from_str(body).unwrap();
-            assert_eq!(body["status"], told.status);
-        }
-    }
-}

@@ -18,6 +18,7 @@ pub mod respond;
 pub mod serve;
 mod stop;
 pub mod tally;
+mod unread;
 pub mod wait;
 
 use std::sync::Arc;

@@ -12,7 +12,7 @@ use tollgate::clock::monotonic_now;
 
 use super::http::{Connection, get};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(40);
 
 /// A running gateway, ended when dropped.
 pub(crate) struct Gateway {

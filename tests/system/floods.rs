@@ -215,3 +215,24 @@ fn a_hundred_thousand_addresses_leave_memory_metrics_and_the_known_alone() {
 fn ten_million_addresses_leave_memory_metrics_and_the_known_alone() {
     flood(10_000_000, 1_000_000);
 }
+
+#[test]
+fn memory_is_given_back_once_the_crowd_is_gone() {
+    let gateway = Gateway::start(
+        "[client_ip]\ntrusted_proxies = [\"127.0.0.0/8\"]\n[logs]\naccess_sample = \"0%\"\n\
+         [policies.each]\nkind = \"fixed-window\"\nlimit = \"3/15s\"\nanchor = \"first-request\"\nkey = \"ip\"\n\
+         [routes.all]\nmatch = { path = \"/*\" }\nrespond = { status = 204 }\npolicies = [\"each\"]\n",
+    );
+    let mut connection = Connection::open(gateway.address);
+    ask(&mut connection, 10, 0..1_000);
+    let before = gateway.memory();
+    ask(&mut connection, 11, 0..200_000);
+    let grown = gateway.memory().saturating_sub(before);
+    assert!(
+        grown > 8 << 20,
+        "{grown} bytes: the crowd was too small to see"
+    );
+    gateway.await_metric("tollgate_store_local_keys", 0.0);
+    let left = gateway.memory().saturating_sub(before);
+    assert!(left < grown / 2, "{left} bytes are left of {grown}");
+}
