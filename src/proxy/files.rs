@@ -4,8 +4,9 @@
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tracing::warn;
 
-/// Files that are neither: listeners, logs, the store, who scrapes.
-const OTHERS: u64 = 64;
+/// Files that are neither: listeners, logs, the store, who scrapes; and connections that were accepted, some hundred in
+/// a row, and are not closed yet though they are too many.
+const OTHERS: u64 = 64 + 256;
 
 /// Raises the limit to the highest that the process may have, and says how many connections of clients fit in it: at
 /// least one. Tells the operator where those are fewer than `wanted`.

@@ -105,11 +105,11 @@ fn a_limit_on_files_is_raised_and_where_it_cannot_be_fewer_connect() {
                   [routes.all]\nmatch = { path = \"/*\" }\nupstream = \"api\"\n";
     let origin = Origin::start();
     let config = config.replace("ORIGIN", &origin.address.to_string());
-    // What is connected, in turn, with a request running on each: 100 with two files for each do not fit in 128.
-    for (hard, fit) in [(4096, 100), (128, 32)] {
+    // Each has a request running: two files. What is left when some are kept for other purposes is for 96 of them.
+    for (hard, fit) in [(4096, 200), (512, 96)] {
         let gateway = Gateway::start_with_files(&config, 128, hard);
         gateway.await_metric("tollgate_connections", 0.0);
-        let mut connections: Vec<_> = (0..100)
+        let mut connections: Vec<_> = (0..200)
             .map(|_| Connection::open(gateway.address))
             .collect();
         let asked: Vec<_> = connections
@@ -126,8 +126,12 @@ fn a_limit_on_files_is_raised_and_where_it_cannot_be_fewer_connect() {
             .filter_map(|(connection, asked)| connection.receive(false).ok().filter(|_| asked))
             .map(|answer| answer.status)
             .collect::<Vec<_>>();
-        assert_eq!(served, vec![200; fit], "with {hard} files");
-        assert_eq!(gateway.errors().contains("raise the limit"), hard == 128);
+        // More of them only where some had come late, and others were over by then.
+        assert!(served.len() >= fit, "{} with {hard} files", served.len());
+        assert!(served.iter().all(|status| *status == 200), "{served:?}");
+        let refused = gateway.metric("tollgate_connections_refused_total{reason=\"total\"}");
+        assert_eq!(refused > 0.0, hard == 512, "{refused} with {hard} files");
+        assert_eq!(gateway.errors().contains("raise the limit"), hard == 512);
     }
 }
 
