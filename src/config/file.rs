@@ -86,6 +86,10 @@ table! {
         max_body: Size<0, 1_099_511_627_776>;
         /// How long a client may take to send a request's head.
         header_timeout: Span<1, 600_000> = "\"10s\"";
+        /// How far a body, a request's or an answer's, may lag behind body_min_rate since the client is slow.
+        body_timeout: Span<1, 86_400_000> = "\"60s\"";
+        /// The slowest pace of a body, in bytes a second; with 0B only silence counts.
+        body_min_rate: Size<0, 1_073_741_824> = "\"240B\"";
     }
 }
 

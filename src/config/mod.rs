@@ -99,6 +99,10 @@ pub struct Server {
     pub max_body: Option<u64>,
     /// How long a client may take to send a request's head.
     pub header_timeout: Duration,
+    /// How far a client may lag behind `body_min_rate`.
+    pub body_timeout: Duration,
+    /// The slowest pace of a body, in bytes a second; with 0 only silence counts.
+    pub body_min_rate: u64,
     /// How many requests may wait in leaky buckets at once.
     pub max_waiting: usize,
     /// How many connections clients may have at once.

@@ -19,6 +19,7 @@ use crate::check::{Check, Demanded, Ruling};
 use crate::client;
 use crate::clock;
 use crate::decide::Rule;
+use crate::record::metrics::Fault;
 use crate::route::path::Normalised;
 
 /// What becomes of a request.
@@ -202,6 +203,9 @@ fn refuse(
     ctx: &mut Context,
     refusal: Refusal<'_>,
 ) -> Answer {
+    if let Some(fault) = fault(&refusal) {
+        gateway.metrics.families().bad_request(fault);
+    }
     let rulings = ctx.rulings();
     let field = |name| {
         head.headers
@@ -232,4 +236,14 @@ fn refuse(
             .and_then(|wait| wait.to_str().ok()?.parse().ok()),
     });
     answer
+}
+
+/// What the client did wrong, where its request is refused for that.
+fn fault(refusal: &Refusal<'_>) -> Option<Fault> {
+    match *refusal {
+        Refusal::Refused(StatusCode::BAD_REQUEST, _) => Some(Fault::Malformed),
+        Refusal::Refused(StatusCode::PAYLOAD_TOO_LARGE, _) => Some(Fault::BodySize),
+        Refusal::Refused(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, _) => Some(Fault::HeaderSize),
+        _ => None,
+    }
 }

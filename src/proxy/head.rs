@@ -1,7 +1,7 @@
 //! A request's head: what we look at in it, and what cannot stand.
 
-use http::header::{CONTENT_LENGTH, HOST};
-use http::{StatusCode, Version, request};
+use http::header::{CONNECTION, CONTENT_LENGTH, HOST};
+use http::{HeaderMap, StatusCode, Version, request};
 
 use crate::answer::Refusal;
 use crate::config::Server;
@@ -12,6 +12,17 @@ const REQUEST_ID_MAX: usize = 128;
 
 const STANDARD_METHODS: [&str; 9] = [
     "GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH",
+];
+
+/// The fields of one connection that may be named, at most: Pingora takes no more.
+const OPTIONS_MAX: usize = 9;
+
+/// The fields that no client takes away from its upstream by calling them the connection's own.
+const NEVER_OPTIONS: [&str; 4] = [
+    "host",
+    "x-forwarded-for",
+    "x-forwarded-host",
+    "x-forwarded-proto",
 ];
 
 /// What we look at; refused where it makes no sense or is too large.
@@ -41,10 +52,7 @@ pub fn view<'h>(
             "The request's head is too large.",
         ));
     }
-    let length = head
-        .headers
-        .get(CONTENT_LENGTH)
-        .and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    let length = length(&head.headers)?;
     if let (Some(length), Some(max)) = (length, server.max_body)
         && length > max
     {
@@ -53,12 +61,14 @@ pub fn view<'h>(
             "The request's body is too large.",
         ));
     }
-    let malformed = |why| Refusal::Refused(StatusCode::BAD_REQUEST, why);
     if is_misspelt(&head.method) {
         return Err(malformed("The method is a known one in another case."));
     }
     if !is_target(head, raw_target) {
         return Err(malformed("The request's target is malformed."));
+    }
+    if !has_fair_options(&head.headers) {
+        return Err(malformed("The Connection field is malformed."));
     }
     let host = match head.headers.get(HOST) {
         Some(host) => host.to_str().ok().filter(|host| is_host(host)),
@@ -73,6 +83,24 @@ pub fn view<'h>(
         query: head.uri.query(),
         headers: &head.headers,
     })
+}
+
+/// The length that the body is said to have. Said twice, if only in one way, it is not passed on: nobody knows what an
+/// upstream makes of that.
+fn length(headers: &HeaderMap) -> Result<Option<u64>, Refusal<'static>> {
+    let mut lines = headers.get_all(CONTENT_LENGTH).iter();
+    let Some(line) = lines.next() else {
+        return Ok(None);
+    };
+    let length = line.to_str().ok().and_then(|length| length.parse().ok());
+    match (length, lines.next()) {
+        (Some(length), None) => Ok(Some(length)),
+        _ => Err(malformed("The request's length is malformed.")),
+    }
+}
+
+const fn malformed(why: &'static str) -> Refusal<'static> {
+    Refusal::Refused(StatusCode::BAD_REQUEST, why)
 }
 
 /// Whether the method is a standard one but for its case: such a one is another method, and not every upstream knows.
@@ -97,6 +125,25 @@ fn is_target(head: &request::Parts, raw_target: &[u8]) -> bool {
     };
     raw_target.starts_with(b"/")
         || (head.headers.contains_key(HOST) && (is_uri(b"http://") || is_uri(b"https://")))
+}
+
+/// Whether Pingora will take what the Connection field names. It would find out once the request has been charged.
+fn has_fair_options(headers: &HeaderMap) -> bool {
+    let mut options = headers
+        .get_all(CONNECTION)
+        .iter()
+        .flat_map(|line| line.as_bytes().split(|byte| *byte == b','))
+        .map(<[u8]>::trim_ascii)
+        .filter(|option| !option.is_empty())
+        .enumerate();
+    let is_token = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
+    options.all(|(n, option)| {
+        n < OPTIONS_MAX
+            && option.iter().all(is_token)
+            && !NEVER_OPTIONS
+                .iter()
+                .any(|name| name.as_bytes().eq_ignore_ascii_case(option))
+    })
 }
 
 /// Whether a Host field is a name or an address with an optional port: whatever else an upstream may make of it, it

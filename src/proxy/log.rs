@@ -8,6 +8,7 @@ use pingora::proxy::Session;
 use super::context::Context;
 use super::forward;
 use super::gateway::Gateway;
+use super::respond;
 use crate::check::Ruling;
 use crate::check::entity::hashed_address;
 use crate::client::address;
@@ -15,14 +16,13 @@ use crate::clock::{monotonic_now, wall_now_us};
 use crate::config::ClientIpInLogs;
 use crate::decide::Verdict;
 use crate::record::access_log::Entry;
+use crate::record::metrics::Fault;
 
 /// Records a request that is over.
 pub fn record(gateway: &Gateway, session: &Session, ctx: &mut Context) {
     ctx.stop_own_time();
     let took = monotonic_now().saturating_duration_since(ctx.started);
-    let status = session
-        .response_written()
-        .map_or(ctx.unsent_status, |head| head.status.as_u16());
+    let status = respond::sent(session).map_or(ctx.unsent_status, |head| head.status.as_u16());
     let own_time = ctx.own_time.unwrap_or_default();
     gateway
         .metrics
@@ -44,8 +44,15 @@ pub fn record(gateway: &Gateway, session: &Session, ctx: &mut Context) {
     }
 }
 
-/// Records a request whose head could not be parsed: nothing is known of it but who sent it.
-pub fn record_unparsed(gateway: &Gateway, peer_ip: Option<IpAddr>, status: u16) {
+/// Records a request whose head was not read: nothing is known of it but who sent it, and why not.
+pub fn record_unread(
+    gateway: &Gateway,
+    peer_ip: Option<IpAddr>,
+    status: u16,
+    fault: Fault,
+    error: &'static str,
+) {
+    gateway.metrics.families().bad_request(fault);
     gateway.metrics.route(None).request("", status, 0.0);
     let told = told(gateway, peer_ip);
     let entry = Entry {
@@ -54,7 +61,7 @@ pub fn record_unparsed(gateway: &Gateway, peer_ip: Option<IpAddr>, status: u16) 
         peer_ip: &told,
         status,
         decision: "none",
-        error: Some("the request's head cannot be parsed"),
+        error: Some(error),
         ..Entry::default()
     };
     if !gateway.access_log.append(&entry) {

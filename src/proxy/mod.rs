@@ -4,17 +4,21 @@
 pub mod admit;
 pub mod connections;
 pub mod context;
+pub mod files;
 pub mod forward;
 pub mod gateway;
+mod guarded;
 pub mod head;
 pub mod listen;
 pub mod log;
+mod pace;
 pub mod pool;
 pub mod reload;
 pub mod respond;
 pub mod serve;
 mod stop;
 pub mod tally;
+mod unread;
 pub mod wait;
 mod watch;
 
@@ -33,6 +37,7 @@ use pingora::{Error, ErrorType};
 
 use crate::clock::monotonic_now;
 use crate::config::{Action, Target};
+use crate::record::metrics::Fault;
 use admit::Admission;
 use context::Context;
 use gateway::{Current, Gateway};
@@ -95,12 +100,17 @@ impl ProxyHttp for Proxy {
 
     async fn request_body_filter(
         &self,
-        _session: &mut Session,
+        session: &mut Session,
         body: &mut Option<Bytes>,
-        _end_of_stream: bool,
+        end_of_stream: bool,
         ctx: &mut Context,
     ) -> pingora::Result<()> {
-        forward::request_body(ctx, body.as_ref())
+        if end_of_stream {
+            guarded::body_is_read(session.downstream_session.stream());
+        }
+        // A tunnel's bytes are no body.
+        let body = body.as_ref().filter(|_| !session.was_upgraded());
+        forward::request_body(ctx, body)
     }
 
     async fn upstream_peer(
@@ -141,6 +151,10 @@ impl ProxyHttp for Proxy {
             // Told to stop meanwhile.
             session.set_keepalive(None);
         }
+        if head.status == StatusCode::SWITCHING_PROTOCOLS {
+            // What comes from now on is no body of a request.
+            guarded::body_is_read(session.downstream_session.stream());
+        }
         let client_version = session.req_header().version;
         if client_version == http::Version::HTTP_10
             && !head.headers.contains_key(http::header::CONTENT_LENGTH)
@@ -169,10 +183,15 @@ impl ProxyHttp for Proxy {
         error: &Error,
         ctx: &mut Context,
     ) -> FailToProxy {
-        ctx.error.get_or_insert(error.etype().as_str());
-        let status = forward::status_of(error);
+        let fault = guarded::fault(session.downstream_session.stream());
+        ctx.error
+            .get_or_insert(fault.map_or(error.etype().as_str(), Fault::as_str));
+        let status = match fault {
+            Some(Fault::BodyTimeout) => Some(StatusCode::REQUEST_TIMEOUT),
+            _ => forward::status_of(error),
+        };
         if let Some(status) = status
-            && session.response_written().is_none()
+            && respond::sent(session).is_none()
         {
             session.set_keepalive(None);
             let head = session.req_header().as_ref().clone();

@@ -19,7 +19,8 @@ const DRAIN: Duration = Duration::from_secs(2);
 
 /// Sends `answer`, and keeps the connection if it can be kept.
 pub async fn send(session: &mut Session, answer: Answer) -> pingora::Result<()> {
-    let mut header = ResponseHeader::build(answer.status, Some(answer.headers.len() + 2))?;
+    let status = answer.status;
+    let mut header = ResponseHeader::build(status, Some(answer.headers.len() + 2))?;
     let mut last_name = None;
     for (name, value) in answer.headers {
         // A name comes once for all its lines.
@@ -31,8 +32,8 @@ pub async fn send(session: &mut Session, answer: Answer) -> pingora::Result<()> 
     let body = answer.body;
     let downstream = session.as_downstream_mut();
     if !downstream.is_body_done() {
-        if downstream.get_header(EXPECT).is_some() {
-            // Nobody knows whether the body will come: the connection cannot serve another request.
+        if downstream.get_header(EXPECT).is_some() || status == StatusCode::BAD_REQUEST {
+            // Nobody knows whether the body will come, or where it ends: the connection cannot serve another request.
             downstream.set_keepalive(None);
         } else {
             downstream.set_close_on_response_before_downstream_finish(false);
@@ -47,6 +48,13 @@ pub async fn send(session: &mut Session, answer: Answer) -> pingora::Result<()> 
         session.write_response_body(Some(body), true).await?;
     }
     Ok(())
+}
+
+/// The head of the answer that was sent, if one was: not one that tells the client to go on.
+pub fn sent(session: &Session) -> Option<&ResponseHeader> {
+    session.response_written().filter(|head| {
+        !head.status.is_informational() || head.status == StatusCode::SWITCHING_PROTOCOLS
+    })
 }
 
 /// The answer of a route that is answered here.

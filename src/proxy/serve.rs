@@ -22,6 +22,7 @@ use tokio::time::{interval, sleep, timeout};
 use tracing::{info, warn};
 
 use super::Proxy;
+use super::files;
 use super::gateway::{Current, Gateway};
 use super::listen::Edge;
 use super::pool::Pool;
@@ -147,6 +148,7 @@ pub fn run(
         Edge::new(
             proxy,
             current.clone(),
+            files::make_room(config.server.max_connections),
             config.server.header_timeout,
             Arc::clone(&closed),
         ),

@@ -80,6 +80,7 @@ async fn client_gone(session: &mut Session) {
                 Err(_) => return,
             }
         }
+        super::guarded::body_is_read(downstream.stream());
     }
     // Ends in an error when the connection does; bytes of a next request are kept for it.
     while downstream.read_body_or_idle(true).await.is_ok() {}

@@ -16,6 +16,7 @@ mod cases;
 mod client;
 mod commands;
 mod config;
+mod crowds;
 mod entities;
 mod local_store;
 mod properties;

@@ -12,7 +12,7 @@ use tollgate::clock::monotonic_now;
 
 use super::http::{Connection, get};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(40);
 
 /// A running gateway, ended when dropped.
 pub(crate) struct Gateway {
@@ -32,6 +32,10 @@ impl Gateway {
 
     /// The same, with more arguments.
     pub(crate) fn start_with(config: &str, arguments: &[&str]) -> Self {
+        Self::start_by(config, &|folder| spawn(folder, arguments))
+    }
+
+    fn start_by(config: &str, spawn: &dyn Fn(&std::path::Path) -> Child) -> Self {
         // Another process may take a port between its choice and its use: then the gateway exits, try others.
         for _ in 0..5 {
             let folder = scratch();
@@ -39,7 +43,7 @@ impl Gateway {
             let config = with_listeners(config, address, metrics, admin);
             fs::write(folder.join("tollgate.toml"), config).unwrap();
             let mut gateway = Self {
-                child: spawn(&folder, arguments),
+                child: spawn(&folder),
                 folder,
                 address,
                 metrics,
@@ -68,6 +72,17 @@ impl Gateway {
             metrics: self.metrics,
             admin: self.admin,
         }
+    }
+
+    /// The same as [`Gateway::start`], with so many files that it may have open and may raise that to.
+    pub(crate) fn start_with_files(config: &str, soft: u32, hard: u32) -> Self {
+        Self::start_by(config, &|folder| {
+            let binary = env!("CARGO_BIN_EXE_tollgate");
+            let limit = format!("ulimit -S -n {soft} && ulimit -H -n {hard} && exec \"$@\"");
+            let mut command = Command::new("sh");
+            command.args(["-c", &limit, "sh", binary, "run", "--config"]);
+            run(command, folder)
+        })
     }
 
     fn becomes_ready(&mut self) -> bool {
@@ -219,6 +234,20 @@ impl Gateway {
         self.child.try_wait().unwrap().map(|status| status.code())
     }
 
+    /// How many files and sockets it has open.
+    pub(crate) fn open_files(&self) -> usize {
+        let folder = format!("/proc/{}/fd", self.child.id());
+        fs::read_dir(folder).unwrap().count()
+    }
+
+    /// The memory that it holds, in bytes.
+    pub(crate) fn memory(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib = line.and_then(|line| line.split_ascii_whitespace().next());
+        kib.unwrap().parse::<u64>().unwrap() * 1024
+    }
+
     /// Its access log so far.
     pub(crate) fn access_log(&self) -> String {
         fs::read_to_string(self.folder.join("stdout")).unwrap()
@@ -293,9 +322,16 @@ fn with_listeners(
 }
 
 fn spawn(folder: &std::path::Path, arguments: &[&str]) -> Child {
-    tollgate(&["run", "--config"])
+    let mut command = tollgate(&["run"]);
+    command.args(arguments).arg("--config");
+    run(command, folder)
+}
+
+/// Runs the command on the folder's configuration.
+fn run(mut command: Command, folder: &std::path::Path) -> Child {
+    command
         .arg(folder.join("tollgate.toml"))
-        .args(arguments)
+        .stdin(Stdio::null())
         .stdout(File::create(folder.join("stdout")).unwrap())
         .stderr(File::create(folder.join("stderr")).unwrap())
         .spawn()

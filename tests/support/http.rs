@@ -1,8 +1,11 @@
 //! A client that shows every byte, for what a well-behaved one hides.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
+
+use tokio::net::TcpSocket;
+use tokio::runtime;
 
 /// How long any single read may take; a test that waits longer has failed.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -64,7 +67,22 @@ impl Connection {
     }
 
     pub(crate) fn try_open(address: SocketAddr) -> io::Result<Self> {
-        let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+        Self::over(TcpStream::connect_timeout(&address, PATIENCE)?)
+    }
+
+    /// From this address of the machine's own.
+    pub(crate) fn open_from(source: IpAddr, address: SocketAddr) -> io::Result<Self> {
+        let runtime = runtime::Builder::new_current_thread().enable_io().build()?;
+        let stream = runtime.block_on(async {
+            let socket = TcpSocket::new_v4()?;
+            socket.bind(SocketAddr::new(source, 0))?;
+            socket.connect(address).await?.into_std()
+        })?;
+        stream.set_nonblocking(false)?;
+        Self::over(stream)
+    }
+
+    fn over(stream: TcpStream) -> io::Result<Self> {
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
         stream.set_nodelay(true)?;
@@ -169,6 +187,12 @@ impl Connection {
         self.receive(method == "HEAD")
     }
 
+    /// Reads up to so many bytes, as they come; none at the end.
+    pub(crate) fn take(&mut self, most: usize) -> io::Result<usize> {
+        let mut bytes = vec![0; most];
+        self.stream.read(&mut bytes)
+    }
+
     /// Whether an answer, or the end, comes within `patience`.
     pub(crate) fn is_readable_within(&mut self, patience: Duration) -> bool {
         self.stream
@@ -181,6 +205,11 @@ impl Connection {
             .set_read_timeout(Some(PATIENCE))
             .unwrap();
         readable
+    }
+
+    /// Whether the other end has said something or closed the connection, before patience ends.
+    pub(crate) fn is_closed_or_answered(&mut self) -> bool {
+        self.is_readable_within(PATIENCE) || self.is_closed_within(Duration::from_millis(1))
     }
 
     /// Whether the other end closes the connection, rather than keeping it for `patience`.

@@ -13,6 +13,7 @@ pub(crate) mod http;
 pub(crate) mod load;
 pub(crate) mod origin;
 pub(crate) mod policies;
+pub(crate) mod raw;
 pub(crate) mod relay;
 pub(crate) mod reports;
 pub(crate) mod script;

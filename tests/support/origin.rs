@@ -70,6 +70,11 @@ impl Origin {
         self.seen.lock().unwrap().clone()
     }
 
+    /// The requests since this was last asked, and none of them again.
+    pub(crate) fn take(&self) -> Vec<Seen> {
+        std::mem::take(&mut *self.seen.lock().unwrap())
+    }
+
     /// How many requests arrived.
     pub(crate) fn count(&self) -> usize {
         self.seen.lock().unwrap().len()

@@ -286,6 +286,7 @@ fn a_head_that_drips_is_cut_off_and_a_silent_connection_too() {
     let mut kept = Connection::open(gateway.address);
     assert_eq!(kept.ask("GET", "/v1/a", &[]).status, 200);
     kept.send("GET /v1/a HT").unwrap();
+    assert_eq!(kept.receive(false).unwrap().status, 408);
     assert!(kept.is_closed_within(Duration::from_secs(10)));
 }
 

@@ -33,6 +33,8 @@ impl Builder<'_> {
             max_header: usize::try_from(value(&limits.max_header)?.0).ok()?,
             max_body: value(&limits.max_body).map(|size| size.0),
             header_timeout: value(&limits.header_timeout)?.0,
+            body_timeout: value(&limits.body_timeout)?.0,
+            body_min_rate: value(&limits.body_min_rate)?.0,
             max_waiting: usize::try_from(value(&server.max_waiting)?.0).ok()?,
             max_connections: usize::try_from(value(&server.max_connections)?.0).ok()?,
             max_connections_per_ip: value(&server.max_connections_per_ip)

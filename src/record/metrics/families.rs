@@ -6,7 +6,7 @@ use prometheus::{
     IntGaugeVec, Opts, Registry, TextEncoder,
 };
 
-use super::labels::CodeClass;
+use super::labels::{CodeClass, Fault};
 use crate::clock::wall_now_us;
 
 /// The tier label of a policy's own limit.
@@ -33,6 +33,7 @@ pub struct Families {
     pub connections: IntGauge,
     /// Those closed since there were too many: in all, and from one address.
     connections_refused: [IntCounter; 2],
+    bad_requests: [IntCounter; Fault::ALL.len()],
     /// Our own time in a request.
     pub overhead: Histogram,
     /// How long the shared store took to decide.
@@ -85,6 +86,11 @@ impl Families {
             "Servers of the shared store, by whether they are asked.",
             &["breaker"],
         )?;
+        let bad_requests = make.counters(
+            "tollgate_bad_requests_total",
+            "Requests refused or cut off for their form, their size or their slowness.",
+            &["reason"],
+        )?;
         let families = Self {
             requests: make.counters(
                 "tollgate_http_requests_total",
@@ -106,6 +112,7 @@ impl Families {
             connections: make.gauge("tollgate_connections", "Connections of clients.")?,
             connections_refused: ["total", "address"]
                 .map(|reason| refused.with_label_values(&[reason])),
+            bad_requests: Fault::ALL.map(|fault| bad_requests.with_label_values(&[fault.as_str()])),
             overhead: make.histogram(
                 "tollgate_overhead_seconds",
                 "The gateway's own time in a request, without queue and upstream.",
@@ -229,6 +236,13 @@ impl Families {
     pub fn connection_refused(&self, from_one_address: bool) {
         let [total, address] = &self.connections_refused;
         if from_one_address { address } else { total }.inc();
+    }
+
+    /// Counts what a client did wrong.
+    pub fn bad_request(&self, fault: Fault) {
+        if let Some(counter) = self.bad_requests.get(fault as usize) {
+            counter.inc();
+        }
     }
 
     /// Counts a failure of a store, by its position among the causes.

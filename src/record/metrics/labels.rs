@@ -30,6 +30,47 @@ impl Verdict {
     }
 }
 
+/// What a client did wrong: too slow, too large, or what makes no sense.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Fault {
+    /// A head that did not arrive in its time.
+    HeaderTimeout,
+    /// A head over `server.limits.max_header`.
+    HeaderSize,
+    /// A request that could not be read, or only in several ways.
+    Malformed,
+    /// A body that came too slowly.
+    BodyTimeout,
+    /// A body over `server.limits.max_body`.
+    BodySize,
+    /// An answer that was taken too slowly.
+    WriteTimeout,
+}
+
+impl Fault {
+    pub(super) const ALL: [Self; 6] = [
+        Self::HeaderTimeout,
+        Self::HeaderSize,
+        Self::Malformed,
+        Self::BodyTimeout,
+        Self::BodySize,
+        Self::WriteTimeout,
+    ];
+
+    /// The label's value.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::HeaderTimeout => "header_timeout",
+            Self::HeaderSize => "header_size",
+            Self::Malformed => "malformed",
+            Self::BodyTimeout => "body_timeout",
+            Self::BodySize => "body_size",
+            Self::WriteTimeout => "write_timeout",
+        }
+    }
+}
+
 /// The class of an upstream's answer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum CodeClass {

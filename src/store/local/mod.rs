@@ -46,7 +46,7 @@ pub struct LocalStore {
 }
 
 impl LocalStore {
-    /// An empty store of at most `max_keys` states. A state takes about 150 bytes; a sliding log 16 more for each
+    /// An empty store of at most `max_keys` states. A state takes about 200 bytes; a sliding log 16 more for each
     /// request that it remembers.
     #[must_use]
     pub fn new(max_keys: NonZeroUsize, clock: Clock) -> Self {

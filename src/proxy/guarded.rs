@@ -1,0 +1,398 @@
+//! A connection under guard. Pingora has no deadline for a whole request head, none for a body that drips or for an
+//! answer that nobody takes, and answers what it cannot parse in its own name and unrecorded.
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::{Buf, Bytes};
+use pingora::protocols::raw_connect::ProxyDigest;
+use pingora::protocols::{
+    ALPN, GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl,
+    Stream, TimingDigest, UniqueID, UniqueIDType,
+};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep, sleep_until, timeout};
+
+use super::gateway::Current;
+use super::pace::Pace;
+use super::unread::{MALFORMED, NOT_ALLOWED, TOO_LARGE, TOO_SLOW, Unread};
+use crate::record::metrics::Fault;
+
+/// What a connection is about.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u8)]
+pub(super) enum Phase {
+    /// A head is to come. What is written now is Pingora's own refusal of one that it could not parse.
+    Head,
+    /// A body is to come once the client has been asked for it: `Expect: 100-continue`.
+    Asked,
+    /// A body is to come.
+    Body,
+    /// The request is there. Whatever else comes may take its time: a next request, or a tunnel's bytes.
+    Rest,
+}
+
+impl Phase {
+    fn of(number: u8) -> Self {
+        [Self::Head, Self::Asked, Self::Body]
+            .into_iter()
+            .find(|phase| *phase as u8 == number)
+            .unwrap_or(Self::Rest)
+    }
+}
+
+/// A head is to come, or one has: the time of what follows begins anew.
+pub(super) fn turn(stream: Option<&Stream>, phase: Phase) {
+    if let Some(guarded) = guarded(stream) {
+        guarded.phase.store(phase as u8, Ordering::Relaxed);
+        guarded.turns.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// The request's body is there.
+pub(super) fn body_is_read(stream: Option<&Stream>) {
+    if let Some(guarded) = guarded(stream) {
+        guarded.phase.store(Phase::Rest as u8, Ordering::Relaxed);
+    }
+}
+
+/// What the client did wrong, if the guard ended its connection.
+pub(super) fn fault(stream: Option<&Stream>) -> Option<Fault> {
+    guarded(stream)?.fault
+}
+
+fn guarded(stream: Option<&Stream>) -> Option<&Guarded> {
+    stream?.as_any().downcast_ref()
+}
+
+/// A stream that knows what is due on it. A head has its deadline, from its first byte on, and its size; a body and an
+/// answer have the slowest pace.
+pub(super) struct Guarded {
+    io: Stream,
+    current: Current,
+    header_timeout: Duration,
+    phase: AtomicU8,
+    /// How often the phase began anew, and how often what follows knows of.
+    turns: AtomicU32,
+    turn: u32,
+    head_bytes: usize,
+    head_max: usize,
+    deadline: Option<Pin<Box<Sleep>>>,
+    reading: Pace,
+    writing: Pace,
+    /// Bytes that the client had acknowledged when it was last asked.
+    acknowledged: AtomicU64,
+    /// What of our refusal is still to be sent.
+    refusal: Bytes,
+    fault: Option<Fault>,
+}
+
+impl Guarded {
+    /// Around a new connection, on which a head is to come within `header_timeout` of its first byte.
+    pub(super) fn new(io: Stream, current: Current, header_timeout: Duration) -> Self {
+        let pace = || Pace::new(Duration::ZERO, 0);
+        let mut guarded = Self {
+            io,
+            current,
+            header_timeout,
+            phase: AtomicU8::new(Phase::Head as u8),
+            turns: AtomicU32::new(0),
+            turn: 0,
+            head_bytes: 0,
+            head_max: 0,
+            deadline: None,
+            reading: pace(),
+            writing: pace(),
+            acknowledged: AtomicU64::new(0),
+            refusal: Bytes::new(),
+            fault: None,
+        };
+        guarded.begin();
+        guarded
+    }
+
+    fn phase(&self) -> Phase {
+        Phase::of(self.phase.load(Ordering::Relaxed))
+    }
+
+    /// Begins anew, by the configuration in force.
+    fn begin(&mut self) {
+        let gateway = self.current.get();
+        let server = &gateway.config.server;
+        let pace = || Pace::new(server.body_timeout, server.body_min_rate);
+        self.head_bytes = 0;
+        self.head_max = server.max_header;
+        self.deadline = None;
+        self.reading = pace();
+        self.writing = pace();
+    }
+
+    /// What the connection is about now.
+    fn look(&mut self) -> Phase {
+        let turns = self.turns.load(Ordering::Relaxed);
+        if self.turn != turns {
+            self.turn = turns;
+            self.begin();
+        }
+        self.phase()
+    }
+
+    /// Puts our refusal in place of whatever else would be sent, and records it.
+    fn refuse(&mut self, unread: &Unread) {
+        self.fault = Some(unread.fault);
+        self.refusal = unread.answer();
+        let digest = self.io.get_socket_digest();
+        let peer = super::forward::ip_of(digest.as_ref().and_then(|digest| digest.peer_addr()));
+        super::log::record_unread(
+            &self.current.get(),
+            peer,
+            unread.status,
+            unread.fault,
+            unread.error,
+        );
+    }
+
+    /// Puts our refusal in place of Pingora's: once, whatever the number of writes.
+    fn refuse_for(&mut self, theirs: &[u8]) {
+        let status = theirs
+            .strip_prefix(b"HTTP/1.1 ")
+            .and_then(|line| line.get(..3));
+        match status {
+            Some(b"405") => self.refuse(&NOT_ALLOWED),
+            Some(_) => self.refuse(&MALFORMED),
+            None => {}
+        }
+    }
+
+    /// Sends what is left of our refusal.
+    fn poll_refusal(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.refusal.is_empty() {
+            let written = Pin::new(&mut self.io).poll_write(cx, &self.refusal);
+            let written = ready!(self.paced(cx, written))?;
+            if written == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.refusal.advance(written);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Ends the connection of a client that is too slow.
+    fn end(&mut self, fault: Fault) -> io::Error {
+        if self.fault.replace(fault) != Some(fault) {
+            self.current.get().metrics.families().bad_request(fault);
+        }
+        io::Error::new(io::ErrorKind::TimedOut, fault.as_str())
+    }
+
+    /// What came of writing so many bytes; an end where they are taken too slowly. What the kernel could send on of
+    /// what it was given before counts too: it takes more at once and seldom, where a client is slow.
+    fn paced(
+        &mut self,
+        cx: &mut Context<'_>,
+        written: Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        match written {
+            Poll::Ready(Ok(bytes)) => {
+                self.writing.moved(u64::try_from(bytes).unwrap_or(u64::MAX));
+                Poll::Ready(Ok(bytes))
+            }
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Pending => {
+                let sent_on = || {
+                    let now = acknowledged(&self.io);
+                    now.saturating_sub(self.acknowledged.swap(now, Ordering::Relaxed))
+                };
+                if self.writing.is_late(cx, sent_on) {
+                    return Poll::Ready(Err(self.end(Fault::WriteTimeout)));
+                }
+                Poll::Pending
+            }
+        }
+    }
+
+    /// The same of what writes no bytes of its own.
+    fn paced_end(
+        &mut self,
+        cx: &mut Context<'_>,
+        ended: Poll<io::Result<()>>,
+    ) -> Poll<io::Result<()>> {
+        self.paced(cx, ended.map_ok(|()| 0)).map_ok(|_| ())
+    }
+
+    /// Reads of a head, as long as it has time and is not too large.
+    fn poll_head(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.fault.is_none() {
+            let deadline = self.deadline.as_mut();
+            if deadline.is_some_and(|deadline| deadline.as_mut().poll(cx).is_ready()) {
+                self.refuse(&TOO_SLOW);
+            } else if self.head_bytes > self.head_max {
+                // More is wanted: this was not all of it.
+                self.refuse(&TOO_LARGE);
+            }
+        }
+        if let Some(fault) = self.fault {
+            ready!(self.poll_refusal(cx))?;
+            let flushed = Pin::new(&mut self.io).poll_flush(cx);
+            ready!(self.paced_end(cx, flushed))?;
+            return Poll::Ready(Err(io::Error::other(fault.as_str())));
+        }
+        let filled = buffer.filled().len();
+        let read = ready!(Pin::new(&mut self.io).poll_read(cx, buffer));
+        let bytes = buffer.filled().len().saturating_sub(filled);
+        self.head_bytes = self.head_bytes.saturating_add(bytes);
+        if self.deadline.is_none() && bytes > 0 {
+            let until = Instant::now() + self.header_timeout;
+            self.deadline = Some(Box::pin(sleep_until(until)));
+        }
+        Poll::Ready(read)
+    }
+}
+
+/// How many of our bytes the client's side has acknowledged.
+fn acknowledged(io: &Stream) -> u64 {
+    io.get_socket_digest()
+        .and_then(|digest| digest.tcp_info())
+        .map_or(0, |info| info.tcpi_bytes_acked)
+}
+
+impl fmt::Debug for Guarded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guarded").finish_non_exhaustive()
+    }
+}
+
+impl AsyncRead for Guarded {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let me = &mut *self;
+        let phase = me.look();
+        if phase == Phase::Head {
+            return me.poll_head(cx, buffer);
+        }
+        let filled = buffer.filled().len();
+        let read = Pin::new(&mut me.io).poll_read(cx, buffer);
+        let bytes = buffer.filled().len().saturating_sub(filled);
+        match (phase, read.is_ready()) {
+            (Phase::Asked, true) => me.phase.store(Phase::Body as u8, Ordering::Relaxed),
+            (Phase::Body, true) => me.reading.moved(u64::try_from(bytes).unwrap_or(u64::MAX)),
+            (Phase::Body, false) if me.reading.is_late(cx, || 0) => {
+                return Poll::Ready(Err(me.end(Fault::BodyTimeout)));
+            }
+            _ => {}
+        }
+        read
+    }
+}
+
+impl AsyncWrite for Guarded {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let me = &mut *self;
+        match me.look() {
+            Phase::Head => {
+                me.refuse_for(bytes);
+                return Poll::Ready(Ok(bytes.len()));
+            }
+            // Whatever it is: it need not wait for us any longer.
+            Phase::Asked => me.phase.store(Phase::Body as u8, Ordering::Relaxed),
+            Phase::Body | Phase::Rest => {}
+        }
+        let written = Pin::new(&mut me.io).poll_write(cx, bytes);
+        me.paced(cx, written)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_refusal(cx))?;
+        let flushed = Pin::new(&mut self.io).poll_flush(cx);
+        self.paced_end(cx, flushed)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_refusal(cx))?;
+        let shut = Pin::new(&mut self.io).poll_shutdown(cx);
+        self.paced_end(cx, shut)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let first = slices.iter().find(|slice| !slice.is_empty());
+        if self.look() == Phase::Head {
+            self.refuse_for(first.map_or(&[], |first| &first[..]));
+            return Poll::Ready(Ok(slices.iter().map(|slice| slice.len()).sum()));
+        }
+        let written = Pin::new(&mut self.io).poll_write_vectored(cx, slices);
+        self.paced(cx, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+}
+
+#[async_trait]
+impl Shutdown for Guarded {
+    async fn shutdown(&mut self) {
+        // Who takes nothing does not take the rest either.
+        let patience = self.current.get().config.server.body_timeout;
+        if self.fault != Some(Fault::WriteTimeout) {
+            let _ = timeout(patience, self.io.shutdown()).await;
+        }
+    }
+}
+
+impl UniqueID for Guarded {
+    fn id(&self) -> UniqueIDType {
+        self.io.id()
+    }
+}
+
+impl Ssl for Guarded {
+    fn get_ssl_digest(&self) -> Option<Arc<pingora::protocols::tls::SslDigest>> {
+        self.io.get_ssl_digest()
+    }
+
+    fn selected_alpn_proto(&self) -> Option<ALPN> {
+        self.io.selected_alpn_proto()
+    }
+}
+
+impl GetTimingDigest for Guarded {
+    fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
+        self.io.get_timing_digest()
+    }
+}
+
+impl GetProxyDigest for Guarded {
+    fn get_proxy_digest(&self) -> Option<Arc<ProxyDigest>> {
+        self.io.get_proxy_digest()
+    }
+}
+
+impl GetSocketDigest for Guarded {
+    fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
+        self.io.get_socket_digest()
+    }
+}
+
+impl Peek for Guarded {}
