@@ -1,5 +1,6 @@
 //! Where usage lives. Two stores, one arithmetic: [`local`] in process, [`valkey`] shared by every gateway.
 
+pub mod census;
 pub mod limiter;
 pub mod local;
 pub mod valkey;

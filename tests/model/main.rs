@@ -17,6 +17,7 @@ mod client;
 mod commands;
 mod config;
 mod entities;
+mod fleet;
 mod fuzz;
 mod local_store;
 mod properties;

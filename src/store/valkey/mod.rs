@@ -2,7 +2,7 @@
 //! the connection ([`connection`]), and leaves a server that fails alone (`breaker`).
 
 mod announce;
-mod breaker;
+pub mod breaker;
 pub mod connection;
 pub mod dial;
 pub mod key;
