@@ -74,7 +74,11 @@ fn merge(
     let mut taken = Taken::default();
     let policies = kept(headers, RATELIMIT_POLICY, &mut taken, malformed);
     let limits = kept(headers, RATELIMIT, &mut taken, malformed);
-    let rename = |item: &Item<'_>| taken.name_for(item, settings.partition_key);
+    let names = taken.names_for(items, settings.partition_key);
+    let rename = |item: &Item<'_>| {
+        let sent = names.iter().find(|(name, _)| *name == item.name());
+        sent.map_or_else(|| item.name().to_owned(), |(_, sent)| sent.clone())
+    };
     let ours = fields::policy_field(settings, items, Some(&rename));
     set(headers, RATELIMIT_POLICY, policies, ours);
     if redirect {
@@ -109,14 +113,21 @@ impl Taken {
         }
     }
 
-    /// The item's own name, or the first with `tollgate-` before it that is free.
-    fn name_for(&self, item: &Item<'_>, partition_key: bool) -> String {
-        let key = partition_key.then(|| item.partition_key().to_vec());
-        let mut wanted = (item.name().to_owned(), key);
-        while self.names.contains(&wanted) {
-            wanted.0.insert_str(0, "tollgate-");
-        }
-        wanted.0
+    /// What each item is sent as: its own name, or the first with `tollgate-` before it that nobody has, neither the
+    /// upstream nor another item.
+    fn names_for<'a>(&self, items: &[Item<'a>], partition_key: bool) -> Vec<(&'a str, String)> {
+        let mut ours: BTreeSet<String> = items.iter().map(|item| item.name().to_owned()).collect();
+        let sent = |item: &Item<'a>| {
+            let key = partition_key.then(|| item.partition_key().to_vec());
+            let mut wanted = (item.name().to_owned(), key);
+            let mut is_free = !self.names.contains(&wanted);
+            while !is_free {
+                wanted.0.insert_str(0, "tollgate-");
+                is_free = !self.names.contains(&wanted) && ours.insert(wanted.0.clone());
+            }
+            (item.name(), wanted.0)
+        };
+        items.iter().map(sent).collect()
     }
 }
 

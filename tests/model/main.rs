@@ -18,6 +18,8 @@ mod commands;
 mod config;
 mod crowds;
 mod entities;
+mod fleet;
+mod fuzz;
 mod local_store;
 mod properties;
 mod routes;

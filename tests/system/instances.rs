@@ -97,6 +97,24 @@ fn without_their_store_three_gateways_allow_the_limit_and_a_unit_each_in_each_ou
 }
 
 #[test]
+fn a_store_that_forgot_the_others_does_not_make_one_gateway_the_only_one() {
+    let mut valkey = Valkey::start();
+    let gateways = [(); 3].map(|()| Gateway::start(&config(&valkey)));
+    for gateway in &gateways {
+        gateway.await_metric("tollgate_store_up", 1.0);
+    }
+    await_acquaintance(&valkey, 3);
+    // The first one that is back finds an empty store: the others have not announced themselves there yet.
+    gateways[1..].iter().for_each(|other| other.signal("-STOP"));
+    valkey.restart();
+    await_that("it does not come back", || announced(&valkey).len() == 1);
+    gateways[0].await_metric("tollgate_store_up", 1.0);
+    valkey.kill();
+    gateways[1..].iter().for_each(|other| other.signal("-CONT"));
+    assert_eq!(allowed(&gateways, "token-bucket"), 12);
+}
+
+#[test]
 fn a_gateway_that_stops_is_off_the_list_before_it_ends() {
     let valkey = Valkey::start();
     let gateway = Gateway::start(&config(&valkey));

@@ -14,6 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use self::shard::Outage;
 use self::shard::{Key, Shard};
+use self::snapshot::Kept;
 pub use self::snapshot::SnapshotError;
 use super::{Store, StoreError};
 use crate::check::{Check, KeySecret};
@@ -210,14 +211,28 @@ impl LocalStore {
     ///
     /// Those of the file system. The file that was there is then still there.
     pub fn save(&self, path: &Path, secret: &KeySecret) -> Result<usize, SnapshotError> {
+        let kept = self.kept();
+        snapshot::write(path, &snapshot::packed(secret, &kept)?)?;
+        Ok(kept.len())
+    }
+
+    /// All that counts, as the bytes that [`LocalStore::save`] writes.
+    ///
+    /// # Errors
+    ///
+    /// [`SnapshotError::Foreign`] for states that cannot be written, of which there are none.
+    pub fn snapshot(&self, secret: &KeySecret) -> Result<Vec<u8>, SnapshotError> {
+        snapshot::packed(secret, &self.kept())
+    }
+
+    fn kept(&self) -> Vec<Kept> {
         let now = self.clock.now();
         let mut kept = Vec::new();
         for shard in &self.shards {
             let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
             kept.extend(shard.kept(now, self.outage()));
         }
-        snapshot::write(path, secret, &kept)?;
-        Ok(kept.len())
+        kept
     }
 
     /// Takes over what [`LocalStore::save`] wrote, as far as it still counts, there is room, and nothing is known of
@@ -227,9 +242,18 @@ impl LocalStore {
     ///
     /// Those of the file system, and [`SnapshotError::Foreign`]. Nothing is taken over then.
     pub fn restore(&self, path: &Path, secret: &KeySecret) -> Result<usize, SnapshotError> {
+        self.take_over(&snapshot::read(path)?, secret)
+    }
+
+    /// The same with the bytes of a snapshot.
+    ///
+    /// # Errors
+    ///
+    /// [`SnapshotError::Foreign`].
+    pub fn take_over(&self, bytes: &[u8], secret: &KeySecret) -> Result<usize, SnapshotError> {
         let now = self.clock.now();
         let mut taken = 0;
-        for mut kept in snapshot::read(path, secret)? {
+        for mut kept in snapshot::unpacked(secret, bytes)? {
             // An outage that goes on over a restart is the first one after it.
             kept.key = kept.key.in_outage(Outage::after(0));
             let Some((_, mut shard)) = self.lock_shard(kept.key.shard(SHARDS)) else {

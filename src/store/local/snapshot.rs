@@ -42,28 +42,14 @@ pub enum SnapshotError {
     Foreign,
 }
 
-/// Writes the file anew: a reader sees the old one or the new one, and nobody else may read it.
-pub(super) fn write(path: &Path, secret: &KeySecret, kept: &[Kept]) -> Result<(), SnapshotError> {
+/// These states as the bytes of a snapshot.
+pub(super) fn packed(secret: &KeySecret, kept: &[Kept]) -> Result<Vec<u8>, SnapshotError> {
     let states = postcard::to_stdvec(kept).map_err(|_| SnapshotError::Foreign)?;
-    let fresh = path.with_extension("fresh");
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&fresh)?;
-    file.write_all(HEAD)?;
-    file.write_all(&secret.mark(&states))?;
-    file.write_all(&states)?;
-    file.sync_all()?;
-    fs::rename(&fresh, path)?;
-    Ok(())
+    Ok([HEAD, &secret.mark(&states), &states].concat())
 }
 
-/// Reads the file.
-pub(super) fn read(path: &Path, secret: &KeySecret) -> Result<Vec<Kept>, SnapshotError> {
-    let mut bytes = Vec::new();
-    File::open(path)?.take(SIZE_MAX).read_to_end(&mut bytes)?;
+/// The states of a snapshot's bytes.
+pub(super) fn unpacked(secret: &KeySecret, bytes: &[u8]) -> Result<Vec<Kept>, SnapshotError> {
     let marked = bytes.strip_prefix(HEAD).ok_or(SnapshotError::Foreign)?;
     let (mark, states) = marked
         .split_at_checked(MARK_LENGTH)
@@ -72,4 +58,26 @@ pub(super) fn read(path: &Path, secret: &KeySecret) -> Result<Vec<Kept>, Snapsho
         return Err(SnapshotError::Foreign);
     }
     postcard::from_bytes(states).map_err(|_| SnapshotError::Foreign)
+}
+
+/// Writes the file anew: a reader sees the old one or the new one, and nobody else may read it.
+pub(super) fn write(path: &Path, bytes: &[u8]) -> Result<(), SnapshotError> {
+    let fresh = path.with_extension("fresh");
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&fresh)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&fresh, path)?;
+    Ok(())
+}
+
+/// Reads the file.
+pub(super) fn read(path: &Path) -> Result<Vec<u8>, SnapshotError> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(SIZE_MAX).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }

@@ -8,14 +8,12 @@ use redis::aio::MultiplexedConnection;
 use redis::{ErrorKind, RedisError, RedisResult, ServerErrorKind};
 use tracing::warn;
 
+use super::census::LEASE;
 use super::failure::is_no_script;
 use super::script::Script;
 
 /// How often it is told.
 pub(crate) const EVERY: Duration = Duration::from_secs(1);
-
-/// How long one that falls silent is counted.
-const LEASE_MS: u64 = 5000;
 
 /// The most that are remembered: as many as `store.instances` may be.
 const INSTANCES_MAX: u32 = 10_000;
@@ -82,7 +80,7 @@ impl Announcer {
             .arg(1)
             .arg(key)
             .arg(&self.instance)
-            .arg(LEASE_MS)
+            .arg(u64::try_from(LEASE.as_millis()).unwrap_or(u64::MAX))
             .arg(INSTANCES_MAX)
             .query_async(connection)
             .await

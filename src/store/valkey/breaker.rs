@@ -8,14 +8,14 @@
 use std::time::{Duration, Instant};
 
 /// So many failures in a row, and the server is left alone.
-pub(crate) const IN_A_ROW_MAX: u32 = 5;
+pub const IN_A_ROW_MAX: u32 = 5;
 
 /// So many calls of a second say enough about the half that failed.
-const CALLS_MIN: u64 = 20;
+pub const CALLS_MIN: u64 = 20;
 const WINDOW: Duration = Duration::from_secs(1);
 
 /// So many good probes in a row, and the server is asked again.
-const PROBES: u32 = 3;
+pub const PROBES: u32 = 3;
 
 /// The pause before a probe doubles with each that fails. It stops at a second, not later, so that limits are shared
 /// again within two seconds of the server's return: the pause, and the probe that was waiting for an answer.
@@ -30,7 +30,7 @@ const PER_MILLE: u32 = 1000;
 
 /// The state. Its numbers start afresh each time it closes.
 #[derive(Debug)]
-pub(crate) struct Breaker {
+pub struct Breaker {
     state: State,
     /// The longest that the next pause may be.
     pause: Duration,
@@ -65,7 +65,7 @@ struct Window {
 
 impl Breaker {
     /// Open, since nobody is connected; one probe closes it, since nothing failed yet.
-    pub(crate) const fn new(now: Instant) -> Self {
+    pub const fn new(now: Instant) -> Self {
         Self {
             state: State::Open {
                 probe_at: now,
@@ -77,12 +77,12 @@ impl Breaker {
     }
 
     /// Whether decisions may ask the server.
-    pub(crate) const fn is_closed(&self) -> bool {
+    pub const fn is_closed(&self) -> bool {
         matches!(self.state, State::Closed(_))
     }
 
     /// When to probe; never while it is closed.
-    pub(crate) const fn probe_at(&self) -> Option<Instant> {
+    pub const fn probe_at(&self) -> Option<Instant> {
         match self.state {
             State::Closed(_) => None,
             State::Open { probe_at, .. } => Some(probe_at),
@@ -90,7 +90,7 @@ impl Breaker {
     }
 
     /// A call failed, `answered` others did not so far. Says whether that opens it. `chance` is of 0 to 1000.
-    pub(crate) fn failed(&mut self, now: Instant, answered: u64, chance: u32) -> bool {
+    pub fn failed(&mut self, now: Instant, answered: u64, chance: u32) -> bool {
         let State::Closed(calls) = &mut self.state else {
             return false;
         };
@@ -102,7 +102,7 @@ impl Breaker {
     }
 
     /// The connection is no good: nobody can be asked. Says whether that opens it.
-    pub(crate) fn lost(&mut self, now: Instant, chance: u32) -> bool {
+    pub fn lost(&mut self, now: Instant, chance: u32) -> bool {
         let opens = self.is_closed();
         if opens {
             self.open(now, chance);
@@ -130,7 +130,7 @@ impl Breaker {
     }
 
     /// A probe found the server well, or not. Says whether that closes it.
-    pub(crate) fn probed(&mut self, well: bool, now: Instant, chance: u32) -> bool {
+    pub fn probed(&mut self, well: bool, now: Instant, chance: u32) -> bool {
         let State::Open {
             probe_at,
             good,
@@ -155,7 +155,7 @@ impl Breaker {
 
     /// A decision was made since it closed: only that ends an outage. Until then pauses go on growing, so that a
     /// server that answers probes and nothing else is not asked again and again.
-    pub(crate) const fn proved(&mut self) {
+    pub const fn proved(&mut self) {
         self.pause = PAUSE_MIN;
     }
 

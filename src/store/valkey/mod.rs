@@ -3,8 +3,9 @@
 //! leaves a server that fails alone (`breaker`).
 
 mod announce;
-mod breaker;
+pub mod breaker;
 mod calls;
+pub mod census;
 mod cluster;
 pub mod dial;
 mod failure;

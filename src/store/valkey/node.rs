@@ -15,6 +15,7 @@ use tracing::{info, warn};
 use super::Settings;
 use super::announce::{self, Announcer};
 use super::breaker::Breaker;
+use super::census::Census;
 use super::dial::Place;
 use super::failure::{Blame, classify, redirect};
 use super::script::{DECIDE, REFUND};
@@ -42,8 +43,9 @@ pub(crate) struct Node {
     answered: AtomicU64,
     /// Whether nothing was decided since the breaker closed.
     unproven: AtomicBool,
-    /// How many gateways were alive when it was last heard of.
+    /// How many gateways there are to go by, and how that is known.
     instances: AtomicU32,
+    census: Mutex<Census>,
     /// The key of the list on which gateways announce themselves here; on none if it is empty.
     list: ArcSwap<String>,
     wake: Notify,
@@ -62,6 +64,7 @@ impl Node {
             answered: AtomicU64::new(0),
             unproven: AtomicBool::new(false),
             instances: AtomicU32::new(0),
+            census: Mutex::new(Census::new()),
             list: ArcSwap::from_pointee(list),
             wake: Notify::new(),
             doubt,
@@ -82,6 +85,10 @@ impl Node {
         self.last_error
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn census(&self) -> MutexGuard<'_, Census> {
+        self.census.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn breaker(&self) -> MutexGuard<'_, Breaker> {
@@ -122,6 +129,7 @@ impl Node {
     pub(crate) fn set_list(&self, key: String) {
         if **self.list.load() != key {
             self.list.store(Arc::new(key));
+            self.census().connected(monotonic_now());
         }
     }
 
@@ -282,6 +290,7 @@ impl Keeper {
             ping(&mut connection).await?;
             DECIDE.load(&mut connection).await?;
             REFUND.load(&mut connection).await?;
+            self.node.census().connected(monotonic_now());
             self.hear(&mut connection).await?;
             RedisResult::Ok(Candidate { connection, server })
         };
@@ -307,6 +316,7 @@ impl Keeper {
         };
         match announcer.announce(&list, connection).await {
             Ok(Some(alive)) => {
+                let alive = self.node.census().heard(alive, monotonic_now());
                 self.node.instances.store(alive, Ordering::Relaxed);
                 Ok(())
             }

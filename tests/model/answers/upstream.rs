@@ -131,6 +131,39 @@ fn the_upstreams_fields_stay_byte_for_byte_and_ours_follow() {
 }
 
 #[test]
+fn a_name_that_gives_way_to_the_upstreams_takes_none_of_ours() {
+    let (login, ours) = (
+        policy("login", log(10, MINUTE)),
+        policy("tollgate-login", log(9, MINUTE)),
+    );
+    let rulings = [
+        ruling(&login, allowed(0, 20 * SECOND)),
+        ruling(&ours, allowed(1, 20 * SECOND)),
+    ];
+    for (theirs, sent, reason) in [
+        (
+            r#""login""#,
+            [r#""tollgate-tollgate-login""#, r#""tollgate-login""#],
+            "ours stays",
+        ),
+        (
+            r#""login", "tollgate-login""#,
+            [
+                r#""tollgate-tollgate-login""#,
+                r#""tollgate-tollgate-tollgate-login""#,
+            ],
+            "both give way",
+        ),
+    ] {
+        let (_, lines) = annotated_by(&settings(), &rulings, 200, &[("ratelimit", theirs)]);
+        let [first, second] = sent;
+        let limits = format!("ratelimit: {theirs}, {first};r=0;t=20, {second};r=1;t=20");
+        let policies = format!("ratelimit-policy: {first};q=10;w=60, {second};q=9;w=60");
+        assert_eq!(lines, [policies, limits], "{reason}");
+    }
+}
+
+#[test]
 fn pass_and_replace_do_what_they_say() {
     let theirs = [
         ("ratelimit", r#""api";r=7"#),
