@@ -173,10 +173,6 @@ impl<'a> Account<'a> {
     /// Decided where it should be: in the store, unless a fault excuses the gateway.
     fn wrong_source(&self, sent: &Sent, line: &Line) -> Option<&'static str> {
         let route = &self.routes[sent.route];
-        let excused = || {
-            let excuses = |span: &Span| span.excuses(sent.slot, line.began, line.decided);
-            self.spans.iter().any(excuses)
-        };
         match (route.without_store(), line.source) {
             (None, None)
             | (Some(WithoutStore::Unshared), Some(Source::Local))
@@ -185,11 +181,32 @@ impl<'a> Account<'a> {
                 Some(Source::Store),
             ) => None,
             (Some(WithoutStore::Local), Some(Source::Fallback))
-            | (Some(WithoutStore::Allow | WithoutStore::Deny), None) => {
-                (!excused()).then_some("decided without the store, and there was no fault")
-            }
+            | (Some(WithoutStore::Allow | WithoutStore::Deny), None) => (!self
+                .is_excused(sent, line))
+            .then_some("decided without the store, and there was no fault"),
             _ => Some("decided where it should not be"),
         }
+    }
+
+    /// Whether the gateway may have been without its store.
+    fn is_excused(&self, sent: &Sent, line: &Line) -> bool {
+        let excuses = |span: &Span| span.excuses(sent.slot, line.began, line.decided);
+        self.spans.iter().any(excuses)
+    }
+
+    /// How many requests the store had to decide, since nothing excused the gateway, of how many that it should.
+    pub(crate) fn unexcused(&self) -> (usize, usize) {
+        let shared: Vec<_> = self
+            .sent
+            .iter()
+            .filter(|sent| self.routes[sent.route].is_shared())
+            .filter_map(|sent| Some((sent, &self.served.get(&sent.number)?.1)))
+            .collect();
+        let strict = shared
+            .iter()
+            .filter(|(sent, line)| !self.is_excused(sent, line))
+            .count();
+        (strict, shared.len())
     }
 
     /// Nothing was allowed beyond what `bounds.rs` says.
@@ -292,19 +309,21 @@ impl<'a> Account<'a> {
                 let source = line.source.map_or("fallback", Source::as_str);
                 let decision = if line.denied { "deny" } else { "allow" };
                 counted.less(&["decision", &policy.name, decision, source]);
-            } else {
-                counted.0.retain(|series, _| {
-                    series.get(1).is_none_or(|name| !name.starts_with("both-"))
-                });
             }
+        }
+        // Of several policies, the log names one only.
+        let several = self.routes.iter().filter(|route| route.policies.len() > 1);
+        for policy in several.flat_map(|route| &route.policies) {
+            counted.0.retain(|series, _| series[1] != policy.name);
         }
         for (series, more) in counted.0.into_iter().filter(|(_, more)| *more != 0) {
             self.violate(format!("life {life}: {series:?} is {more:+} to the log"));
         }
     }
 
-    /// How long after the end of every fault a gateway was without its store at most, in µs.
-    pub(crate) fn felt(&self) -> u64 {
+    /// How long after the end of every fault that excuses it a gateway was without its store at most, in µs; and the
+    /// last of those faults.
+    pub(crate) fn felt(&self) -> Option<(u64, &Span)> {
         let without = self.sent.iter().filter_map(|sent| {
             let (_, line) = self.served.get(&sent.number)?;
             let shared = self.routes[sent.route].is_shared();
@@ -312,12 +331,13 @@ impl<'a> Account<'a> {
         });
         without
             .filter_map(|(slot, line)| {
-                let since = |span: &Span| line.began.saturating_sub(span.ended);
-                let excuses = |span: &&Span| span.excuses(slot, line.began, line.decided);
-                self.spans.iter().filter(excuses).map(since).min()
+                self.spans
+                    .iter()
+                    .filter(|span| span.excuses(slot, line.began, line.decided))
+                    .map(|span| (line.began.saturating_sub(span.ended), span))
+                    .min_by_key(|(after, _)| *after)
             })
-            .max()
-            .unwrap_or(0)
+            .max_by_key(|(after, _)| *after)
     }
 }
 

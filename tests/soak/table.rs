@@ -38,11 +38,20 @@ pub(crate) fn of(account: &Account<'_>, spans: &[Span]) -> String {
     }
     writeln!(text, "| all | {} | | |", all.cells()).unwrap();
     let counted = all.by_outcome.iter().sum::<usize>();
+    writeln!(text, "\n{} sent = {counted} outcomes", all.sent).unwrap();
+    if let Some((after, span)) = account.felt() {
+        writeln!(
+            text,
+            "without the store {} ms after a fault's end at most: {:?}",
+            after / 1_000,
+            span.fault
+        )
+        .unwrap();
+    }
+    let (strict, shared) = account.unexcused();
     writeln!(
         text,
-        "\n{} sent = {counted} outcomes; without the store {} ms after a fault's end at most",
-        all.sent,
-        account.felt() / 1_000
+        "{strict} of {shared} shared decisions had to be the store's: no fault was near"
     )
     .unwrap();
     let mut kinds = BTreeMap::new();

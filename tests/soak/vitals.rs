@@ -17,7 +17,7 @@ const WARM_AFTER: usize = 30;
 const READING: usize = 10;
 
 /// How much more memory than when it was warm is no leak, in KiB: an allocator keeps what a burst needed, and each burst
-/// is a little different. 10 bytes a request would be more after ten minutes.
+/// is a little different. 64 bytes a request would be more after ten minutes.
 const SLACK_KIB: u64 = 4 * 1024;
 
 /// Memory of one gateway, a reading a second, in KiB.
