@@ -16,6 +16,10 @@ use crate::support::relay::Weather;
 /// of the breaker, and a connection on its way. The product says two seconds; the rest is for a busy machine.
 const FELT: u64 = 4_000_000;
 
+/// In the last so many seconds of each minute no fault begins, so that the store has to decide everything for a while.
+const MINUTE: u64 = 60;
+const CALM: u64 = 20;
+
 /// A call that is lost on a quiet way is missed by the next announcement, a second later.
 const MEETS_WITHIN: Duration = Duration::from_secs(3);
 
@@ -90,12 +94,17 @@ pub(crate) fn begin(
         .into_iter()
         .map(|kind| {
             let (fleet, stop) = (Arc::clone(fleet), Arc::clone(stop));
-            let until = monotonic_now() + span;
+            let first = monotonic_now();
+            let until = first + span;
             let thread = thread::spawn(move || {
                 let mut spans = Vec::new();
                 for (pause, fault) in Plan::of(seed, kind) {
                     let at = monotonic_now() + pause;
-                    while monotonic_now() < at && !stop.load(Ordering::SeqCst) {
+                    let waits = |now: Instant| {
+                        let second = now.saturating_duration_since(first).as_secs() % MINUTE;
+                        now < at || second >= MINUTE - CALM
+                    };
+                    while waits(monotonic_now()) && !stop.load(Ordering::SeqCst) {
                         thread::park_timeout(Duration::from_millis(10));
                     }
                     if monotonic_now() >= until || stop.load(Ordering::SeqCst) {
