@@ -1,7 +1,7 @@
 //! Puts the server together and runs it: listeners, background work, signals, and the way out.
 
 use std::io;
-use std::net::TcpListener;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -17,6 +17,7 @@ use pingora::services::ServiceReadyNotifier;
 use pingora::services::background::{BackgroundService, background_service};
 use pingora::services::listening::Service;
 use thiserror::Error;
+use tokio::net::TcpSocket;
 use tokio::sync::Mutex;
 use tokio::time::{interval, sleep, timeout};
 use tracing::{info, warn};
@@ -64,7 +65,7 @@ pub enum StartError {
         /// Which listener.
         what: String,
         /// Where.
-        address: std::net::SocketAddr,
+        address: SocketAddr,
         /// Why not.
         error: io::Error,
     },
@@ -231,21 +232,44 @@ fn probe(config: &Config) -> Result<(), StartError> {
         .admin
         .iter()
         .map(|admin| ("[admin]".to_owned(), admin.address));
-    // Held together, so that two listeners with one address are found out too.
-    let mut held = Vec::new();
+    let mut seen = Vec::new();
     for (what, address) in listeners.chain(admin).chain(metrics) {
-        match TcpListener::bind(address) {
-            Ok(listener) => held.push(listener),
-            Err(error) => {
-                return Err(StartError::Bind {
-                    what,
-                    address,
-                    error,
-                });
-            }
+        let bound = if seen.iter().any(|other| overlap(address, *other)) {
+            Err(io::ErrorKind::AddrInUse.into())
+        } else {
+            bind(address)
+        };
+        if let Err(error) = bound {
+            return Err(StartError::Bind {
+                what,
+                address,
+                error,
+            });
         }
+        seen.push(address);
     }
     Ok(())
+}
+
+/// Whether the address can be had. It is not listened on: whoever connected to that would be cut off.
+fn bind(address: SocketAddr) -> io::Result<()> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4(),
+        SocketAddr::V6(_) => TcpSocket::new_v6(),
+    }?;
+    // As the listener will: connections that have just ended are no hindrance.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)
+}
+
+/// Whether two listeners would be one: `[::]` takes the IPv4 addresses, too.
+fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
+    let takes = |all: SocketAddr, some: SocketAddr| {
+        all.ip().is_unspecified() && (all.is_ipv6() || some.is_ipv4())
+    };
+    one.port() == other.port()
+        && one.port() != 0
+        && (one.ip() == other.ip() || takes(one, other) || takes(other, one))
 }
 
 /// What goes on beside the requests, all on one thread.

@@ -85,6 +85,11 @@ impl Gateway {
         })
     }
 
+    /// Waits until it serves.
+    pub(crate) fn await_ready(&mut self) {
+        assert!(self.becomes_ready(), "it does not start: {}", self.errors());
+    }
+
     fn becomes_ready(&mut self) -> bool {
         let deadline = monotonic_now() + PATIENCE;
         while monotonic_now() < deadline {
@@ -202,6 +207,16 @@ impl Gateway {
             );
             std::thread::park_timeout(Duration::from_millis(10));
         }
+    }
+
+    /// Its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The file of its access log.
+    pub(crate) fn access_log_file(&self) -> PathBuf {
+        self.folder.join("stdout")
     }
 
     /// Sends a signal, by the name that `kill` knows.

@@ -42,6 +42,15 @@ pub(crate) struct Origin {
 
 impl Origin {
     pub(crate) fn start() -> Self {
+        Self::start_and(true)
+    }
+
+    /// Starts one that remembers nothing, for any number of requests.
+    pub(crate) fn start_forgetful() -> Self {
+        Self::start_and(false)
+    }
+
+    fn start_and(remembers: bool) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let origin = Self {
             address: listener.local_addr().unwrap(),
@@ -58,7 +67,7 @@ impl Origin {
                 let seen = Arc::clone(&seen);
                 thread::spawn(move || {
                     // A gateway that closes the connection ends it.
-                    let _ = serve(stream, &seen);
+                    let _ = serve(stream, remembers.then_some(&*seen));
                 });
             }
         });
@@ -89,7 +98,7 @@ impl Drop for Origin {
     }
 }
 
-fn serve(stream: TcpStream, seen: &Mutex<Vec<Seen>>) -> io::Result<()> {
+fn serve(stream: TcpStream, seen: Option<&Mutex<Vec<Seen>>>) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let mut reader = BufReader::new(stream);
     loop {
@@ -141,7 +150,9 @@ fn serve(stream: TcpStream, seen: &Mutex<Vec<Seen>>) -> io::Result<()> {
             body,
             at: monotonic_now(),
         };
-        seen.lock().unwrap().push(request.clone());
+        if let Some(seen) = seen {
+            seen.lock().unwrap().push(request.clone());
+        }
         answer(reader.get_mut(), &request)?;
     }
 }

@@ -40,11 +40,27 @@ impl Fate {
     }
 }
 
-/// A relay. Requests and answers arrive, but for those that meet a [`Fate`].
+/// What lies on the whole way, for as long as it is said.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Weather {
+    Fair,
+    /// Nothing arrives, either way, and nothing is lost: it arrives later.
+    Still,
+    /// Whatever arrives is so late.
+    Slow(Duration),
+    /// Every connection breaks, and no new one comes about.
+    Refusing,
+}
+
+/// A relay. Requests and answers arrive, but for those that meet a [`Fate`], or a [`Weather`] that is not fair.
 pub(crate) struct Relay {
     pub(crate) address: SocketAddr,
     next: Arc<Mutex<Option<Fate>>>,
+    weather: Arc<Mutex<Weather>>,
 }
+
+/// How often a connection looks whether the weather is still the same.
+const LOOK: Duration = Duration::from_millis(5);
 
 impl Relay {
     /// Starts one to this server. It ends with the test's process.
@@ -53,10 +69,14 @@ impl Relay {
         let relay = Self {
             address: listener.local_addr().unwrap(),
             next: Arc::default(),
+            weather: Arc::new(Mutex::new(Weather::Fair)),
         };
-        let next = Arc::clone(&relay.next);
+        let (next, weather) = (Arc::clone(&relay.next), Arc::clone(&relay.weather));
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
+                if *weather.lock().unwrap() == Weather::Refusing {
+                    continue;
+                }
                 let Ok(server) = TcpStream::connect(&server) else {
                     continue;
                 };
@@ -67,13 +87,17 @@ impl Relay {
                 let _ = to_server.set_nodelay(true);
                 let _ = to_client.set_nodelay(true);
                 let dead = Arc::new(AtomicBool::new(false));
-                let there = (Arc::clone(&next), Arc::clone(&dead));
-                let back = (Arc::clone(&next), dead);
+                let there = (Arc::clone(&next), Arc::clone(&dead), Arc::clone(&weather));
+                let back = (Arc::clone(&next), dead, Arc::clone(&weather));
                 thread::spawn(move || {
-                    pass_on(client, to_server, &there.1, |bytes| asks(bytes, &there.0));
+                    pass_on(client, to_server, &there.1, &there.2, |bytes| {
+                        asks(bytes, &there.0)
+                    });
                 });
                 thread::spawn(move || {
-                    pass_on(server, to_client, &back.1, |bytes| answers(bytes, &back.0));
+                    pass_on(server, to_client, &back.1, &back.2, |bytes| {
+                        answers(bytes, &back.0)
+                    });
                 });
             }
         });
@@ -83,6 +107,21 @@ impl Relay {
     /// The next decision meets this fate.
     pub(crate) fn spoil_next(&self, fate: Fate) {
         *self.next.lock().unwrap() = Some(fate);
+    }
+
+    /// Whether a decision met what was to spoil it; if none did, none will.
+    pub(crate) fn call_off(&self) -> bool {
+        self.next.lock().unwrap().take().is_none()
+    }
+
+    /// Whether the next decision still has something to meet.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.next.lock().unwrap().is_some()
+    }
+
+    /// From now on.
+    pub(crate) fn set_weather(&self, weather: Weather) {
+        *self.weather.lock().unwrap() = weather;
     }
 }
 
@@ -100,10 +139,27 @@ fn answers(bytes: &[u8], next: &Mutex<Option<Fate>>) -> Option<Fate> {
     next.take_if(|fate| decides && !fate.is_on_the_way_there())
 }
 
+/// Waits as long as the weather wants. Whether the connection then lives on.
+fn lets_pass(weather: &Mutex<Weather>) -> bool {
+    loop {
+        let now = *weather.lock().unwrap();
+        match now {
+            Weather::Fair => return true,
+            Weather::Refusing => return false,
+            Weather::Slow(by) => {
+                thread::park_timeout(by);
+                return true;
+            }
+            Weather::Still => thread::park_timeout(LOOK),
+        }
+    }
+}
+
 fn pass_on(
     mut from: TcpStream,
     mut to: TcpStream,
     dead: &AtomicBool,
+    weather: &Mutex<Weather>,
     fate: impl Fn(&[u8]) -> Option<Fate>,
 ) {
     let mut bytes = [0; 65_536];
@@ -111,6 +167,9 @@ fn pass_on(
         let bytes = &bytes[..length];
         if dead.load(Ordering::SeqCst) {
             continue;
+        }
+        if !lets_pass(weather) {
+            break;
         }
         let passed = match fate(bytes) {
             None => to.write_all(bytes),

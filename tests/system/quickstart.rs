@@ -1,9 +1,12 @@
 //! What the README promises, done as it says.
 
 use std::fs;
+use std::time::Duration;
+
+use tollgate::clock::monotonic_now;
 
 use crate::support::gateway::{Gateway, tollgate};
-use crate::support::http::get;
+use crate::support::http::{Connection, get};
 
 /// The quickstart without its addresses: the test has its own.
 fn quickstart() -> String {
@@ -116,7 +119,7 @@ fn a_log_that_nobody_reads_holds_up_neither_requests_nor_the_end() {
         in_time();
         match crate::support::http::Connection::try_open(address) {
             Ok(connection) => break connection,
-            Err(_) => std::thread::park_timeout(std::time::Duration::from_millis(10)),
+            Err(_) => std::thread::park_timeout(Duration::from_millis(10)),
         }
     };
     for _ in 0..2000 {
@@ -137,7 +140,7 @@ fn a_log_that_nobody_reads_holds_up_neither_requests_nor_the_end() {
         .unwrap();
     while child.try_wait().unwrap().is_none() {
         in_time();
-        std::thread::park_timeout(std::time::Duration::from_millis(20));
+        std::thread::park_timeout(Duration::from_millis(20));
     }
     fs::remove_dir_all(folder).unwrap();
 }
@@ -199,4 +202,26 @@ fn each_request_is_one_line_in_the_log_with_its_policy_and_decision() {
     assert_eq!(denied["path"], "/a");
     assert_eq!(denied["key_hash"].as_str().unwrap().len(), 12);
     assert!(!log.contains("secret"), "{log}");
+}
+
+#[test]
+fn whoever_is_accepted_is_answered_from_the_first_moment_on() {
+    for _ in 0..5 {
+        let mut first = Gateway::start(
+            "[upstreams.demo]\nbuiltin = \"echo\"\n\
+             [routes.r]\nmatch = { path = \"/*\" }\nupstream = \"demo\"\n",
+        );
+        assert_eq!(first.stop(), Some(0));
+        // Again, on the same addresses.
+        let second = first.successor(&[]);
+        let deadline = monotonic_now() + Duration::from_secs(40);
+        let mut answered = 0;
+        while answered < 20 {
+            if let Ok(mut connection) = Connection::try_open(second.address) {
+                assert_eq!(connection.ask("GET", "/", &[]).status, 200);
+                answered += 1;
+            }
+            assert!(monotonic_now() < deadline, "it does not start");
+        }
+    }
 }
