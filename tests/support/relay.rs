@@ -55,6 +55,7 @@ pub(crate) enum Weather {
 /// A relay. Requests and answers arrive, but for those that meet a [`Fate`], or a [`Weather`] that is not fair.
 pub(crate) struct Relay {
     pub(crate) address: SocketAddr,
+    server: Arc<Mutex<String>>,
     next: Arc<Mutex<Option<Fate>>>,
     weather: Arc<Mutex<Weather>>,
 }
@@ -68,16 +69,19 @@ impl Relay {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let relay = Self {
             address: listener.local_addr().unwrap(),
+            server: Arc::new(Mutex::new(server)),
             next: Arc::default(),
             weather: Arc::new(Mutex::new(Weather::Fair)),
         };
         let (next, weather) = (Arc::clone(&relay.next), Arc::clone(&relay.weather));
+        let server = Arc::clone(&relay.server);
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 if *weather.lock().unwrap() == Weather::Refusing {
                     continue;
                 }
-                let Ok(server) = TcpStream::connect(&server) else {
+                let server = server.lock().unwrap().clone();
+                let Ok(server) = TcpStream::connect(server) else {
                     continue;
                 };
                 let (Ok(to_server), Ok(to_client)) = (server.try_clone(), client.try_clone())
@@ -102,6 +106,11 @@ impl Relay {
             }
         });
         relay
+    }
+
+    /// Leads new connections to another server: those that there are stay.
+    pub(crate) fn lead_to(&self, server: String) {
+        *self.server.lock().unwrap() = server;
     }
 
     /// The next decision meets this fate.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tollgate::clock::monotonic_now;
 
 use crate::support::gateway::{Gateway, free_address, scratch, secret_file};
+use crate::support::relay::Relay;
 use crate::support::valkey::Valkey;
 
 const UP: &str = "tollgate_store_up";
@@ -156,5 +157,44 @@ fn the_primary_and_the_sentinels_are_each_told_who_we_are_to_them() {
             "{}",
             gateway.errors()
         );
+    }
+}
+
+#[test]
+fn a_service_that_leads_to_another_primary_is_followed_within_the_decision_that_the_old_one_refused()
+ {
+    let old = Valkey::start();
+    let new = Valkey::start();
+    let relay = Relay::to(old.address());
+    let gateway = Gateway::start(&format!(
+        "[store]\nkind = \"valkey\"\nurl = \"valkey://{}\"\ntimeout = \"5s\"\non_failure = \"deny\"\n\
+         key_secret_file = \"{}\"\n[upstreams.demo]\nbuiltin = \"echo\"\n\
+         [policies.log]\nkind = \"sliding-log\"\nlimit = \"1000/d\"\nkey = \"ip\"\n\
+         [routes.r]\nmatch = {{ path = \"/*\" }}\nupstream = \"demo\"\npolicies = [\"log\"]\n",
+        relay.address,
+        secret_file().display()
+    ));
+    gateway.await_metric(UP, 1.0);
+    let mut servers = [old, new];
+    for round in 0..4 {
+        assert_eq!(gateway.get("/").status, 200, "{round}");
+        let [from, to] = &servers;
+        let demoted = |redis: &mut redis::Connection| {
+            redis::cmd("REPLICAOF")
+                .arg(&["127.0.0.1", &to.port.to_string()])
+                .exec(redis)
+        };
+        redis::cmd("REPLICAOF")
+            .arg(&["NO", "ONE"])
+            .exec(&mut to.connect())
+            .unwrap();
+        relay.lead_to(to.address());
+        demoted(&mut from.connect()).unwrap();
+        // Whether by this request or by the gateway's own look once a second that it finds out: nobody is refused.
+        for _ in 0..5 {
+            assert_eq!(gateway.get("/").status, 200, "{round}");
+        }
+        gateway.await_metric(UP, 1.0);
+        servers.reverse();
     }
 }
