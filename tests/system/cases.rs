@@ -1,6 +1,7 @@
 //! What went wrong in other limiters does not here: public reports that need a gateway, a server, or both.
 
 mod keys;
+mod outage;
 mod settings;
 mod store;
 

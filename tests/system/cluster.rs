@@ -113,6 +113,7 @@ fn every_kind_counts_exactly_on_whichever_server() {
     }
 }
 
+/// spring-cloud/spring-cloud-gateway #248, apache/shenyu #2808: keys of one decision were in two slots.
 #[test]
 fn of_three_entities_the_two_that_allow_are_not_charged_when_the_third_denies() {
     let cluster = Cluster::start(3);
@@ -300,6 +301,7 @@ fn a_server_that_dies_concerns_its_own_callers_only_and_its_replica_takes_over()
     assert_eq!(passed, 8);
 }
 
+/// Effect-smol #2328: a script was loaded on one server only.
 #[test]
 fn scripts_that_are_flushed_on_one_server_are_loaded_again() {
     let cluster = Cluster::start(3);

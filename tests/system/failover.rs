@@ -160,6 +160,7 @@ fn the_primary_and_the_sentinels_are_each_told_who_we_are_to_them() {
     }
 }
 
+/// envoyproxy/ratelimit #338, #1191: connections stayed with the demoted one, and READONLY for ever.
 #[test]
 fn a_service_that_leads_to_another_primary_is_followed_within_the_decision_that_the_old_one_refused()
  {

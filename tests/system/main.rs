@@ -32,6 +32,7 @@ mod script;
 mod simulate;
 mod slow;
 mod smuggling;
+mod store_errors;
 mod store_failure;
 mod tls;
 mod twins;

@@ -36,6 +36,7 @@ fn config(store: &str) -> String {
 
 const UP: &str = "tollgate_store_up";
 
+/// traefik/traefik #12043: a store that failed was a 500 for everybody. TykTechnologies/tyk #3178: it was a 403.
 #[test]
 fn a_dead_store_leaves_each_policy_to_do_what_it_says_and_rules_again_when_it_is_back() {
     let mut valkey = Valkey::start();
@@ -102,6 +103,7 @@ fn assert_says_that_no_quota_was_exceeded(response: &Response) {
     assert!(problem.get("violated-policies").is_none());
 }
 
+/// envoyproxy/ratelimit #1143: a gateway whose store was not there at the start ended, again and again.
 #[test]
 fn a_gateway_starts_without_its_store_is_ready_and_heals() {
     let mut valkey = Valkey::start();
@@ -116,6 +118,7 @@ fn a_gateway_starts_without_its_store_is_ready_and_heals() {
     assert_eq!(gateway.get("/deny").status, 200);
 }
 
+/// redis/lettuce #2984: after a pause of the server commands went on failing.
 #[test]
 fn a_store_that_stalls_costs_a_request_its_deadline_and_no_more() {
     let valkey = Valkey::start();

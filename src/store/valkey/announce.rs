@@ -105,7 +105,10 @@ impl Announcer {
     }
 }
 
+/// Whether this alone is not permitted: a user who may not call scripts at all decides nothing either.
 fn is_forbidden(error: &RedisError) -> bool {
-    error.kind() == ErrorKind::Server(ServerErrorKind::NoPerm)
-        || error.to_string().contains("ACL failure in script")
+    let text = error.to_string();
+    let is_about_scripts = text.contains("'evalsha'");
+    text.contains("ACL failure in script")
+        || (error.kind() == ErrorKind::Server(ServerErrorKind::NoPerm) && !is_about_scripts)
 }
