@@ -92,6 +92,28 @@ impl Cluster {
         }
     }
 
+    /// Moves all slots of a server at once, as servers from 9.0 on can; does nothing on an older one.
+    pub(crate) fn move_all_slots(&self, from: usize, to: usize) {
+        let ranges = slots(&self.nodes[from])
+            .into_iter()
+            .filter(|(_, _, (_, port))| *port == self.nodes[from].port);
+        let mut arguments = vec!["MIGRATESLOTS".to_owned(), "SLOTSRANGE".to_owned()];
+        arguments.extend(ranges.flat_map(|(first, last, _)| [first.to_string(), last.to_string()]));
+        arguments.extend(["NODE".to_owned(), self.id(to)]);
+        let mut connection = self.nodes[from].connect();
+        let asked: RedisResult<()> = redis::cmd("CLUSTER").arg(&arguments).exec(&mut connection);
+        match asked {
+            Err(error) if error.to_string().contains("unknown subcommand") => return,
+            asked => asked.unwrap(),
+        }
+        let port = self.nodes[from].port;
+        self.nodes[0].await_reply("the migration", |_| {
+            Ok(slots(&self.nodes[0])
+                .iter()
+                .all(|(_, _, (_, p))| *p != port))
+        });
+    }
+
     /// The index of the primary that has this slot, as the first server says.
     pub(crate) fn owner(&self, slot: u16) -> usize {
         let view: Vec<(u16, u16, (String, u16))> = slots(&self.nodes[0]);

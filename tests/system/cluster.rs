@@ -174,7 +174,7 @@ fn slots_that_move_under_load_lose_no_count_and_no_request() {
         policy("bucket", "token-bucket").replace("header:x-bucket", "header:x-log"),
         route("\"log\", \"bucket\"")
     )
-    .replace("10/300d", "300/300d");
+    .replace("10/300d", "2000/300d");
     let gateways = [gateway(&cluster, &config), gateway(&cluster, &config)];
     let callers: Vec<String> = (0..6).map(|number| format!("caller-{number}")).collect();
     for caller in &callers {
@@ -198,7 +198,7 @@ fn slots_that_move_under_load_lose_no_count_and_no_request() {
                 scope.spawn(move || {
                     let mut connection = Connection::open(gateway.address);
                     let mut asked = 0;
-                    while !done.load(Ordering::Relaxed) && asked < 100 {
+                    while !done.load(Ordering::Relaxed) && asked < 900 {
                         let answer = connection.ask("GET", "/", &[("x-log", caller)]);
                         assert_eq!(answer.status, 200, "{caller}: {}", answer.text());
                         passed.fetch_add(1, Ordering::Relaxed);
@@ -217,6 +217,8 @@ fn slots_that_move_under_load_lose_no_count_and_no_request() {
                 });
             }
         }
+        // Those of a server all at once.
+        cluster.move_all_slots(1, 2);
         done.store(true, Ordering::Relaxed);
         for thread in load {
             thread.join().unwrap();
@@ -242,7 +244,7 @@ fn slots_that_move_under_load_lose_no_count_and_no_request() {
         })
         .sum();
     let passed = passed.load(Ordering::Relaxed);
-    assert_eq!(left, callers.len() * 300 - passed, "{passed} passed");
+    assert_eq!(left, callers.len() * 2000 - passed, "{passed} passed");
     for gateway in &gateways {
         assert!(gateway.metric(UP) > 0.0);
     }

@@ -160,6 +160,45 @@ fn the_primary_and_the_sentinels_are_each_told_who_we_are_to_them() {
     }
 }
 
+#[test]
+fn what_the_replica_had_heard_of_is_still_counted_after_a_failover() {
+    let mut primary = Valkey::start();
+    let replica = primary.start_replica();
+    let sentinel = primary.start_sentinel("shop", 1);
+    let gateway = Gateway::start(&format!(
+        "[store]\nkind = \"valkey\"\nkey_secret_file = \"{}\"\ntimeout = \"1s\"\non_failure = \"deny\"\n\
+         sentinel = {{ nodes = [\"{}\"], primary = \"shop\" }}\n\
+         [upstreams.demo]\nbuiltin = \"echo\"\n\
+         [policies.log]\nkind = \"sliding-log\"\nlimit = \"20/d\"\nkey = \"ip\"\n\
+         [routes.r]\nmatch = {{ path = \"/*\" }}\nupstream = \"demo\"\npolicies = [\"log\"]\n",
+        secret_file().display(),
+        sentinel.address(),
+    ));
+    gateway.await_metric(UP, 1.0);
+    for _ in 0..8 {
+        assert_eq!(gateway.get("/").status, 200);
+    }
+    replica.await_reply("replication", |redis| {
+        let keys: Vec<String> = redis::cmd("KEYS").arg("*:log:*").query(redis)?;
+        let entries: usize = redis::cmd("LLEN").arg(&keys[0]).query(redis)?;
+        Ok(entries == 9)
+    });
+    primary.kill();
+    // Answered as the policy says until the replica is the primary: then twelve are left, and no more.
+    let deadline = monotonic_now() + Duration::from_secs(40);
+    let mut passed = 0;
+    loop {
+        match gateway.get("/").status {
+            200 => passed += 1,
+            429 => break,
+            status => assert_eq!(status, 503),
+        }
+        assert!(monotonic_now() < deadline, "{}", gateway.errors());
+        std::thread::park_timeout(Duration::from_millis(20));
+    }
+    assert_eq!(passed, 12);
+}
+
 /// envoyproxy/ratelimit #338, #1191: connections stayed with the demoted one, and READONLY for ever.
 #[test]
 fn a_service_that_leads_to_another_primary_is_followed_within_the_decision_that_the_old_one_refused()
