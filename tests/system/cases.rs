@@ -239,3 +239,32 @@ fn the_fields_tell_of_the_limit_that_denied_wherever_it_stands() {
         assert!((1_790..=1_800).contains(&wait), "{wait}");
     }
 }
+
+/// haproxy/haproxy #2958: more counters than somebody had thought of were a crash.
+#[test]
+fn twenty_limits_on_a_route_are_all_enforced() {
+    let valkey = Valkey::start();
+    for store in [None, Some(valkey.address())] {
+        let names: Vec<_> = (1..=20).map(|number| format!("limit-{number}")).collect();
+        let quoted: Vec<_> = names.iter().map(|name| format!("\"{name}\"")).collect();
+        let policies: String = (1..=20)
+            .map(|number| {
+                format!(
+                    "[policies.limit-{number}]\nkind = \"token-bucket\"\nlimit = \"{}/d\"\nkey = \"ip\"\n",
+                    23 - number
+                )
+            })
+            .collect();
+        let gateway = gateway(
+            store.as_deref(),
+            &format!(
+                "{policies}[routes.all]\nmatch = {{ path = \"/*\" }}\nupstream = \"demo\"\npolicies = [{}]\n",
+                quoted.join(", ")
+            ),
+        );
+        let statuses = [(); 4].map(|()| gateway.get("/").status);
+        assert_eq!(statuses, [200, 200, 200, 429]);
+        let denied = gateway.get("/").json();
+        assert_eq!(denied["violated-policies"], serde_json::json!(["limit-20"]));
+    }
+}

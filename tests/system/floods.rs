@@ -220,6 +220,7 @@ fn ten_million_addresses_leave_memory_metrics_and_the_known_alone() {
     flood(10_000_000, 1_000_000);
 }
 
+/// traefik/traefik #13704, Kong/kong #4422: counters of callers who never came again stayed in memory.
 #[test]
 fn memory_is_given_back_once_the_crowd_is_gone() {
     let gateway = Gateway::start(

@@ -109,6 +109,7 @@ fn assert_is_clean(what: &str, text: &str) {
     }
 }
 
+/// envoyproxy/ratelimit #1132, ethereum-optimism/infra #725: each caller added a series.
 #[test]
 fn a_crowd_of_callers_adds_no_series() {
     let gateway = Gateway::start(
