@@ -128,6 +128,8 @@ codes! {
     W213,
     /// Two leaky buckets in the way of one request: only one of them smooths it.
     W214,
+    /// A policy that can never deny: another always does before it.
+    W215,
 }
 
 /// Whether it keeps the configuration from loading.

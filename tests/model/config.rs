@@ -333,6 +333,127 @@ fn a_colon_that_is_escaped_is_meant() {
     }
 }
 
+/// envoyproxy/envoy #40430: of two limits on a route one can be such that it never bites, and nobody was told.
+#[test]
+fn a_policy_that_never_denies_is_found() {
+    let text = |one: &str, other: &str, policies: &str| {
+        format!(
+            "[upstreams.a]\nservers = [\"127.0.0.1:9000\"]\n[policies.one]\nkey = \"ip\"\n{one}\n\
+             [policies.other]\nkey = \"ip\"\n{other}\n[routes.r]\nmatch = {{ path = \"/*\" }}\nupstream = \"a\"\n\
+             policies = [{policies}]\n"
+        )
+    };
+    let kind = |kind: &str, limit: &str| format!("kind = \"{kind}\"\nlimit = \"{limit}\"");
+    let both = "\"one\", \"other\"";
+    for (one, other, policies, found) in [
+        (
+            kind("sliding-log", "5/min"),
+            kind("token-bucket", "100/min"),
+            both,
+            Some("other"),
+        ),
+        (
+            kind("sliding-log", "5/min"),
+            kind("sliding-log", "5/min"),
+            both,
+            Some("other"),
+        ),
+        (
+            kind("sliding-log", "5/min"),
+            kind("sliding-log", "300/h"),
+            both,
+            Some("other"),
+        ),
+        (
+            kind("sliding-log", "5/min"),
+            kind("sliding-log", "299/h"),
+            both,
+            None,
+        ),
+        (
+            kind("fixed-window", "10/min"),
+            kind("fixed-window", "5/min"),
+            both,
+            Some("one"),
+        ),
+        (
+            kind("fixed-window", "9/min"),
+            kind("fixed-window", "5/min"),
+            both,
+            None,
+        ),
+        (
+            kind("token-bucket", "5/min"),
+            kind("sliding-log", "10/min"),
+            both,
+            Some("other"),
+        ),
+        (
+            kind("token-bucket", "5/min"),
+            kind("sliding-log", "9/min"),
+            both,
+            None,
+        ),
+        (
+            kind("token-bucket", "5/min"),
+            kind("token-bucket", "5/s") + "\nburst = 4",
+            both,
+            None,
+        ),
+        (
+            kind("token-bucket", "5/min"),
+            kind("token-bucket", "4/min") + "\nburst = 9",
+            both,
+            None,
+        ),
+        (
+            kind("sliding-log", "5/min"),
+            kind("leaky-bucket", "100/min"),
+            both,
+            None,
+        ),
+        (
+            kind("sliding-log", "5/min") + "\nmode = \"shadow\"",
+            kind("sliding-log", "9/min"),
+            both,
+            None,
+        ),
+        (
+            kind("sliding-log", "5/min"),
+            kind("sliding-log", "9/min"),
+            "\"one\", { use = \"other\", cost = 2 }",
+            None,
+        ),
+        (
+            kind("sliding-log", "5/min"),
+            kind("sliding-log", "9/min"),
+            "{ first_of = [\"one\"] }, \"other\"",
+            None,
+        ),
+    ] {
+        let loaded = read(&text(&one, &other, policies));
+        let warned: Vec<_> = loaded
+            .diagnostics
+            .iter()
+            .filter(|diagnostic| diagnostic.code == Code::W215)
+            .map(|diagnostic| diagnostic.message.split('`').nth(1).unwrap().to_owned())
+            .collect();
+        assert_eq!(
+            warned,
+            Vec::from_iter(found),
+            "{one} / {other} / {policies}"
+        );
+    }
+    // On another route it stands alone.
+    let alone = "[routes.s]\nmatch = { path = \"/s\" }\nupstream = \"a\"\npolicies = [\"other\"]\n";
+    let text = text(
+        &kind("sliding-log", "5/min"),
+        &kind("sliding-log", "9/min"),
+        both,
+    ) + alone;
+    assert!(read(&text).diagnostics.is_empty());
+}
+
 #[test]
 fn a_policy_without_the_parameter_guards_a_route_with_it() {
     let by_id =

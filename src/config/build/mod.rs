@@ -3,6 +3,7 @@
 mod admin;
 mod answers;
 mod gateway;
+mod idle;
 mod lints;
 mod path;
 mod pattern;
@@ -60,6 +61,8 @@ pub(crate) fn build(file: &File, builder: Builder<'_>) -> Option<Config> {
         return None;
     }
     builder.check_any_route(file);
+    let routes = routes?;
+    builder.warn_of_idle(&policies, &routes);
     Some(Config {
         server: server?,
         listeners: listeners?,
@@ -67,7 +70,7 @@ pub(crate) fn build(file: &File, builder: Builder<'_>) -> Option<Config> {
         store: store?,
         upstreams: upstreams?,
         policies: policies.finished()?,
-        routes: routes?,
+        routes,
         rejects: rejects?,
         headers: headers?,
         admin: admin?,
