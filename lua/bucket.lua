@@ -71,19 +71,17 @@ local function make_bucket()
     return max(ticks * meter.tick_us - (now - stamp), 0)
   end
 
-  -- Gives back what `charge` took, but for what has been refilled since and would not have been without it.
+  -- Gives back what `charge` took, but for what has been refilled since.
   --
-  -- Without it, the bucket would have had nothing to refill from the moment on at which what was owed before had been
-  -- paid. That moment is taken as early as it can have been: others who came meanwhile only put it off.
+  -- Some of that would have been refilled without it, too, or all. But nobody knows what the bucket would have come to
+  -- without others that were given back, and to give back too much is to let more pass than the limit.
   function bucket.refund(meter, kept, charge, now)
     if not kept then return nil, nil end
     local owed, stamp = bucket.owed(meter, kept, now)
     local price = charge.cost * meter.unit
-    local price_ticks = div_ceil(price, meter.refill)
-    local paid_before_us = max(charge.reset_after - (price_ticks + 1) * meter.tick_us, 0)
-    local idle_us = max(now - charge.at - paid_before_us, 0)
+    local ticks = div_ceil(max(now - charge.at, 0), meter.tick_us)
     -- Capped, so that the product stays exact however late it is given back.
-    local refilled = min(div_ceil(idle_us, meter.tick_us), price_ticks) * meter.refill
+    local refilled = min(ticks, div_ceil(price, meter.refill)) * meter.refill
     local debt = max(owed - max(price - refilled, 0), 0)
     if debt == 0 then return nil, "" end
     return { debt = debt, stamp = stamp, unit = meter.unit }, bucket.keep(meter, debt, stamp)

@@ -61,9 +61,10 @@ kinds["fixed-window"] = function()
     local repaired = kept and kept.start > now and keep(used) or nil
     return repaired, answer(0, used, retry_after)
   end
-  -- Gives back what `charge` took, if that was in this window.
-  function fixed_window.refund(rule, kept, charge)
-    if not kept or charge.at < kept.start or not is_open(rule, kept, charge.at) then return kept, nil end
+  -- Gives back what `charge` took, if that was in this window and it has not ended.
+  function fixed_window.refund(rule, kept, charge, now)
+    if not kept or not is_open(rule, kept, now) then return kept, nil end
+    if charge.at < kept.start or not is_open(rule, kept, charge.at) then return kept, nil end
     local used = max(kept.used - charge.cost, 0)
     if used == 0 then return nil, "" end
     return { start = kept.start, used = used }, pack_window(kept.start, used)

@@ -38,9 +38,12 @@ kinds["leaky-bucket"] = function()
     local repaired = stepped_back and bucket.keep(meter, debt, stamp) or nil
     return repaired, answer(0, debt, stamp, retry_after, 0)
   end
-  -- Gives back what `charge` took, if nobody has come after it: the turns of those who wait stand.
+  -- Gives back what `charge` took, if nobody has come after it, so that the queue still ends where it ended then: the
+  -- turns of those who wait stand.
   function leaky_bucket.refund(meter, kept, charge, now)
-    if kept and kept.stamp ~= charge.at then return kept, nil end
+    local debt, stamp = bucket.owed(meter, kept, now)
+    local drained = now + bucket.micros_to_earn(meter, debt, stamp, now)
+    if drained ~= charge.at + charge.reset_after then return kept, nil end
     return bucket.refund(meter, kept, charge, now)
   end
   return leaky_bucket

@@ -192,21 +192,16 @@ impl Meter {
         self.capacity.saturating_sub(owed.debt) / self.unit
     }
 
-    /// Gives back what `charge` took, but for what has been refilled since and would not have been without it.
+    /// Gives back what `charge` took, but for what has been refilled since.
     ///
-    /// Without it, the bucket would have had nothing to refill from the moment on at which what was owed before had
-    /// been paid. That moment is taken as early as it can have been: others who came meanwhile only put it off.
+    /// Some of that would have been refilled without it, too, or all. But nobody knows what the bucket would have come to
+    /// without others that were given back, and to give back too much is to let more pass than the limit.
     pub(super) fn refund(&self, kept: State, charge: Charge, now: Timestamp) -> Option<State> {
         let owed = self.owed(Some(kept), now);
-        let price = self.price(charge.cost);
-        let tick_us = self.tick_us.get();
-        let price_us = price.div_ceil(self.refill.get()).saturating_mul(tick_us);
-        let paid_before_us = charge
-            .reset_after_us
-            .saturating_sub(price_us.saturating_add(tick_us));
-        let idle_us = now.micros_since(charge.at).saturating_sub(paid_before_us);
-        let refilled = idle_us.div_ceil(tick_us).saturating_mul(self.refill.get());
-        let debt = owed.debt.saturating_sub(price.saturating_sub(refilled));
+        let ticks = now.micros_since(charge.at).div_ceil(self.tick_us.get());
+        let refilled = ticks.saturating_mul(self.refill.get());
+        let given = self.price(charge.cost).saturating_sub(refilled);
+        let debt = owed.debt.saturating_sub(given);
         (debt > 0).then(|| self.keep(Owed { debt, ..owed }))
     }
 

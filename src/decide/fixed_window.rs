@@ -152,10 +152,11 @@ impl FixedWindow {
             .saturating_sub(now.micros_since(window.start))
     }
 
-    /// Gives back what `charge` took, if that was in this window; `None` if nothing is used any more.
+    /// Gives back what `charge` took, if that was in this window and it has not ended; `None` if nothing is used any more.
     #[must_use]
-    pub fn refund(&self, kept: State, charge: Charge, _now: Timestamp) -> Option<State> {
-        if charge.at < kept.start || !self.is_open(kept, charge.at) {
+    pub fn refund(&self, kept: State, charge: Charge, now: Timestamp) -> Option<State> {
+        let is_over = !self.is_open(kept, now);
+        if charge.at < kept.start || is_over || !self.is_open(kept, charge.at) {
             return Some(kept);
         }
         let used = kept.used.saturating_sub(charge.cost.units());

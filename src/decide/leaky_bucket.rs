@@ -126,10 +126,13 @@ impl LeakyBucket {
             .map_or(0, |max_wait| wait.saturating_sub(max_wait))
     }
 
-    /// Gives back what `charge` took, if nobody has come after it: the turns of those who wait stand.
+    /// Gives back what `charge` took, if nobody has come after it, so that the queue still ends where it ended then:
+    /// the turns of those who wait stand.
     #[must_use]
     pub fn refund(&self, kept: State, charge: Charge, now: Timestamp) -> Option<State> {
-        if kept.stamp != charge.at {
+        let drained_after = self.meter.paid_after(self.meter.owed(Some(kept), now), now);
+        let drained = now.as_micros().saturating_add(drained_after);
+        if drained != charge.at.as_micros().saturating_add(charge.reset_after_us) {
             return Some(kept);
         }
         self.meter.refund(kept, charge, now)

@@ -1,6 +1,6 @@
 //! What must hold of every kind, whatever the history. The histories aim at the edges.
 
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroU64};
 
 use proptest::prelude::*;
 use tollgate::decide::{
@@ -377,6 +377,50 @@ proptest! {
         })?;
     }
 
+    /// Requests that are charged at once and given back later, several at a time: what the others were allowed between
+    /// any two moments is still no more than the bucket holds and earns.
+    #[test]
+    fn however_many_are_given_back_a_bucket_lets_no_more_pass(
+        count in 1..20_u64,
+        burst in 1..20_u64,
+        steps in prop::collection::vec((0..800_000_u64, 1..6_u64, prop::option::of(0..3_000_000_u64)), 1..60),
+    ) {
+        let window_us = 10_000_000_u64;
+        let rule = TokenBucket::new(limit(count, window_us), NonZeroU64::new(burst).unwrap()).unwrap();
+        let (mut state, mut now) = (None, START_US);
+        let mut open: Vec<(u64, Charge)> = Vec::new();
+        let mut kept: Vec<(u64, u64)> = Vec::new();
+        let mut give_back = |state: Option<_>, open: &mut Vec<(u64, Charge)>, until: u64| {
+            open.sort_by_key(|(at, _)| *at);
+            let due = open.partition_point(|(at, _)| *at <= until);
+            open.drain(..due).fold(state, |state, (at, charge)| {
+                state.and_then(|state| rule.refund(state, charge, Timestamp::from_micros(at)))
+            })
+        };
+        for (gap, cost, given_back_after) in steps {
+            now += gap;
+            state = give_back(state, &mut open, now);
+            let at = Timestamp::from_micros(now);
+            let (change, decision) = rule.decide(state, at, Cost::new(cost));
+            state = change.or(state);
+            if decision.verdict == Verdict::Deny {
+                continue;
+            }
+            match given_back_after {
+                Some(after) => open.push((now + after, charge(at, cost, &decision))),
+                None => kept.push((now, cost)),
+            }
+        }
+        for (first, (from, _)) in kept.iter().enumerate() {
+            let mut passed = 0;
+            for (until, cost) in &kept[first..] {
+                passed += cost;
+                let earned = count * (until - from) / window_us;
+                prop_assert!(passed <= burst + earned, "{passed} within {} us", until - from);
+            }
+        }
+    }
+
     #[test]
     fn shares_add_up_to_the_limit_and_a_unit_each(rule in rule_of(ALL), instances in 1..100_u32) {
         let share = rule.share(NonZeroU32::new(instances).unwrap());
@@ -500,5 +544,32 @@ fn tick_us(rule: &Rule) -> u64 {
         Rule::TokenBucket(rule) => rule.script_numbers()[3],
         Rule::LeakyBucket(rule) => rule.script_numbers()[3],
         _ => 1,
+    }
+}
+
+#[test]
+fn a_turn_is_given_back_while_nobody_has_queued_up_behind_whatever_the_tick() {
+    for (count, window_us) in [(1_000, DAY_US), (123_457, DAY_US), (999_983, 30 * DAY_US)] {
+        let burst = NonZeroU64::new(count).unwrap();
+        let rule = LeakyBucket::new(limit(count, window_us), burst, None).unwrap();
+        let tick_us = rule.script_numbers()[3];
+        let at = |after_us: u64| Timestamp::from_micros(START_US + after_us);
+        let ask = |state, after_us| {
+            let (change, decision) = rule.decide(state, at(after_us), Cost::new(10));
+            assert_eq!(decision.verdict, Verdict::Allow);
+            (change.unwrap(), decision)
+        };
+        let (first, told) = ask(None, 0);
+        let of_first = charge(at(0), 10, &told);
+        // Within the same tick, and in the next.
+        for later in [tick_us / 2, tick_us + tick_us / 2] {
+            let (second, told) = ask(Some(first), later);
+            // Somebody is behind the first: nobody would start sooner for that, or two would start at once.
+            assert_eq!(rule.refund(second, of_first, at(later + 1)), Some(second));
+            // Nobody is behind the second.
+            let of_second = charge(at(later), 10, &told);
+            let left = rule.refund(second, of_second, at(later + 1)).unwrap();
+            assert!(left.debt < second.debt, "{count} per {window_us}");
+        }
     }
 }
