@@ -1,4 +1,5 @@
-//! Reads files, up to a size: a device has no end, and no file of a configuration is that large.
+//! Reads regular files, up to a size: a pipe may have no beginning and a device no end, and no file of a configuration
+//! is that large.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -9,6 +10,10 @@ const SIZE_MAX: u64 = 16 << 20;
 
 /// A whole file.
 pub(super) fn bytes(path: &Path) -> io::Result<Vec<u8>> {
+    // To open a pipe waits until somebody writes to it.
+    if !path.metadata()?.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
     let mut bytes = Vec::new();
     File::open(path)?
         .take(SIZE_MAX + 1)

@@ -157,20 +157,35 @@ impl Source {
     }
 }
 
-/// What stands between `://` and `@`: found in text that may not even parse.
+/// What stands between `://` and `@`, or between a quote and `@` if it has a colon in it: found in text that may not even
+/// parse.
 fn credentials_in_urls(text: &str) -> Vec<Range<usize>> {
-    text.match_indices("://")
-        .filter_map(|(at, separator)| {
-            let start = at + separator.len();
+    let begins = text
+        .match_indices("://")
+        .map(|(at, separator)| (at + separator.len(), false))
+        .chain(
+            text.match_indices(['"', '\''])
+                .map(|(at, quote)| (at + quote.len(), true)),
+        );
+    begins
+        .filter_map(|(start, needs_colon)| {
             let rest = text.get(start..)?;
             // Up to the end of the text: a password may hold a slash, rightly or not.
             let end = rest
                 .find(|c: char| c.is_whitespace() || matches!(c, '"' | '\''))
                 .unwrap_or(rest.len());
-            let width = rest.get(..end)?.rfind('@')?;
-            Some(start..start + width)
+            let before = rest.get(..rest.get(..end)?.rfind('@')?)?;
+            let is_one = !needs_colon || (before.contains(':') && !before.contains("://"));
+            is_one.then(|| start..start + before.len())
         })
         .collect()
+}
+
+/// An address as it may be shown: without what stands before its `@`.
+pub(crate) fn without_credentials(address: &str) -> String {
+    address
+        .rsplit_once('@')
+        .map_or_else(|| address.to_owned(), |(_, rest)| format!("***@{rest}"))
 }
 
 /// The last character boundary at or before `at`.

@@ -8,7 +8,7 @@ use tracing::{error, info, warn};
 use super::gateway::Current;
 use crate::admin::Control;
 use crate::admin::reload::Outcome;
-use crate::config::{self, Config, Effective, LoadOptions, Token};
+use crate::config::{self, Config, Effective, Fingerprint, LoadOptions, Token};
 
 /// Reads the configuration that is running again.
 #[derive(Debug)]
@@ -17,17 +17,31 @@ pub struct Reloader {
     current: Current,
     /// What is in force, as it was read.
     effective: Mutex<Effective>,
+    /// What the files held just before they were last read, taken or not.
+    seen: Mutex<Option<[u8; 32]>>,
 }
 
 impl Reloader {
-    /// `effective` is what `current` is made of, read from `path`.
+    /// `effective` is what `current` is made of, read from `path` when its files held `seen`, if that is known.
     #[must_use]
-    pub const fn new(path: PathBuf, current: Current, effective: Effective) -> Self {
+    pub const fn new(
+        path: PathBuf,
+        current: Current,
+        effective: Effective,
+        seen: Option<[u8; 32]>,
+    ) -> Self {
         Self {
             path,
             current,
             effective: Mutex::new(effective),
+            seen: Mutex::new(seen),
         }
+    }
+
+    /// Whether the files held this, by [`Fingerprint::content`], just before they were last read.
+    #[must_use]
+    pub fn has_seen(&self, content: [u8; 32]) -> bool {
+        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) == Some(content)
     }
 
     /// The main file of the configuration.
@@ -46,6 +60,8 @@ impl Reloader {
             .unwrap_or_else(PoisonError::into_inner);
         let gateway = self.current.get();
         let families = Arc::clone(gateway.metrics.families());
+        let content = Fingerprint::of(&self.path).content;
+        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(content);
         let loaded = config::load(&self.path, &LoadOptions::from_process());
         for warning in loaded.warnings() {
             warn!("{}", warning.summary());

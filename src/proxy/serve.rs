@@ -114,6 +114,7 @@ pub fn run(
         source.path,
         current.clone(),
         source.effective,
+        source.watched_from.as_ref().map(|files| files.content),
     ));
 
     let opt = Opt {

@@ -10,6 +10,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use pingora::server::{ShutdownSignal, ShutdownSignalWatch};
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::Notify;
 use tokio::time::sleep;
 use tracing::{info, warn};
 
@@ -55,8 +56,7 @@ pub(super) async fn drain(gateway: &Gateway, closed: &AtomicBool, end: &End) -> 
 }
 
 /// SIGTERM, SIGQUIT and SIGINT let requests finish; a second SIGINT does not wait for them. Where a newer process
-/// waits for the listeners, SIGQUIT hands them on first. SIGHUP reads
-/// the configuration again.
+/// waits for the listeners, SIGQUIT hands them on first. SIGHUP reads the configuration again.
 pub(super) struct Signals {
     pub(super) ready: Arc<AtomicBool>,
     pub(super) leaving: Arc<AtomicBool>,
@@ -81,6 +81,7 @@ impl ShutdownSignalWatch for Signals {
             warn!("signals cannot be watched: only SIGKILL will end this process");
             return std::future::pending().await;
         };
+        let reload = reload_when_told(Arc::clone(&self.reloader));
         loop {
             tokio::select! {
                 _ = terminate.recv() => break,
@@ -90,6 +91,7 @@ impl ShutdownSignalWatch for Signals {
                         // Connections that are in use have gone over by the time that Pingora leaves them.
                         self.leaving.store(true, Ordering::Relaxed);
                         info!("handing the listeners on, then requests may finish");
+                        self.end_at_once_by(interrupt);
                         return ShutdownSignal::GracefulUpgrade;
                     }
                     Some(path) => warn!(
@@ -98,27 +100,48 @@ impl ShutdownSignalWatch for Signals {
                     ),
                 },
                 _ = interrupt.recv() => break,
-                _ = hangup.recv() => {
-                    let reloader = Arc::clone(&self.reloader);
-                    // A signal that comes meanwhile waits: it may tell of a later change.
-                    if tokio::task::spawn_blocking(move || reloader.reload()).await.is_err() {
-                        warn!("configuration not taken: reading it failed");
-                    }
-                }
+                _ = hangup.recv() => reload.notify_one(),
             }
         }
         info!("told to stop: requests may finish; SIGINT (Ctrl-C) ends them");
         self.ready.store(false, Ordering::Relaxed);
         self.leaving.store(true, Ordering::Relaxed);
+        self.end_at_once_by(interrupt);
+        sleep(LAME).await;
+        ShutdownSignal::GracefulTerminate
+    }
+}
+
+impl Signals {
+    /// The next SIGINT waits for nobody.
+    fn end_at_once_by(&self, mut interrupt: Signal) {
         let end = Arc::clone(&self.end);
         tokio::spawn(async move {
             interrupt.recv().await;
             warn!("told to stop at once");
             end.exit(1);
         });
-        sleep(LAME).await;
-        ShutdownSignal::GracefulTerminate
     }
+}
+
+/// Reads the configuration again each time that it is told to, on a task of its own: a file or a name server that does
+/// not answer holds up nothing else. What is told meanwhile waits: it may be of a later change.
+fn reload_when_told(reloader: Arc<Reloader>) -> Arc<Notify> {
+    let told = Arc::new(Notify::new());
+    let listening = Arc::clone(&told);
+    tokio::spawn(async move {
+        loop {
+            listening.notified().await;
+            let reloader = Arc::clone(&reloader);
+            if tokio::task::spawn_blocking(move || reloader.reload())
+                .await
+                .is_err()
+            {
+                warn!("configuration not taken: reading it failed");
+            }
+        }
+    });
+    told
 }
 
 /// Whether a process listens at `path`; the file alone may be left of one that is gone. It is asked with the wrong kind

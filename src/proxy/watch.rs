@@ -16,12 +16,11 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// After how many looks they are read all the same: not every file system tells of a change.
 const READ_EVERY: u32 = 60;
 
-/// Reloads when the files that the configuration is read from have changed, and have stopped changing. `last` is of what is in force, or was
-/// taken before that was read.
+/// Reloads when the files that the configuration is read from have changed, and have stopped changing. `last` is of
+/// what is in force, or was taken before that was read.
 pub(super) async fn watch(reloader: Arc<Reloader>, last: Fingerprint) {
     let mut watch = Watch {
         reloader,
-        taken: last.content,
         last,
         looks: Looks::new(),
     };
@@ -36,8 +35,6 @@ pub(super) async fn watch(reloader: Arc<Reloader>, last: Fingerprint) {
 
 struct Watch {
     reloader: Arc<Reloader>,
-    /// What the files held when the configuration was last read from them, taken or not.
-    taken: [u8; 32],
     /// The files as they were last read here.
     last: Fingerprint,
     looks: Looks<Look>,
@@ -52,8 +49,7 @@ impl Watch {
         }
         let path = self.reloader.path().to_owned();
         self.last = spawn_blocking(move || Fingerprint::of(&path)).await?;
-        if self.last.content != self.taken {
-            self.taken = self.last.content;
+        if !self.reloader.has_seen(self.last.content) {
             let reloader = Arc::clone(&self.reloader);
             spawn_blocking(move || reloader.reload()).await?;
         }

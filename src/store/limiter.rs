@@ -1,8 +1,8 @@
 //! Decides a whole request, whichever stores its policies count in.
 //!
-//! Policies of this process are asked first, so that a flood stopped here costs no round trip. What was charged, here and
-//! there, is given back when another policy then denies, or one that needs the store cannot have it. A place in a leaky
-//! bucket of this process cannot be, once others stand behind it: it is taken last, when everybody else has allowed.
+//! Policies of this process are looked at first, so that a flood stopped here costs no round trip, and charged last, when
+//! the shared store has allowed: what it denies charges nothing here. What was charged there is given back if a policy
+//! of this process denies at that moment, since others came meanwhile.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::valkey::{Reserved, ValkeyStore};
 use super::{StoreError, charged};
 use crate::check::{Check, OnStoreFailure, Policy, Ruling, Scope, Source};
 use crate::clock::monotonic_now;
-use crate::decide::{Charge, Cost, Decision, Rule};
+use crate::decide::{Charge, Cost, Decision};
 
 /// Both stores, and what becomes of a request when the shared one fails.
 #[derive(Debug)]
@@ -77,7 +77,7 @@ impl Limiter {
     /// Decides all of `checks`, and charges every one of them or none.
     ///
     /// Denied in process, the shared store is not asked and has no ruling. Returns within the store's deadline; to give
-    /// back takes as much again.
+    /// back what was charged takes as much again, at most.
     pub async fn decide<'a>(&self, checks: &[Check<'a>]) -> Outcome<'a> {
         let Some(store) = &self.shared else {
             return self.decide_here(checks).outcome;
@@ -89,37 +89,28 @@ impl Limiter {
         if shared.is_empty() {
             return self.decide_here(&local).outcome;
         }
-        let (queues, local): (Vec<_>, Vec<_>) = local
-            .into_iter()
-            .partition(|check| matches!(check.rule, Rule::LeakyBucket(_)));
-        let here = self.decide_here(&local);
-        if !here.outcome.allows() {
-            return here.outcome;
-        }
-        if let Some(full) = self.full(&queues) {
-            let mut outcome = self.without_charges(here);
-            outcome.add(full);
-            return outcome.in_order(checks);
+        if let Some(denied) = self.denied_here(&local) {
+            return denied;
         }
         let asked_at = monotonic_now();
         let mut reserved = store.reserve(&shared).await;
         // What was counted here is forgotten once the store decides again.
         let outage = Outage::after(store.recoveries());
         self.local.set_outage(outage);
-        let fallback = self.without_store(&mut reserved, outage, store.instances());
-        let mut queued = Booked::default();
+        let fallback = self.without_store(&mut reserved, outage, store);
+        let mut here = Booked::default();
         if !reserved.denies() && fallback.outcome.allows() {
-            queued = self.decide_here(&queues);
+            here = self.decide_here(&local);
         }
-        let allows = !reserved.denies() && fallback.outcome.allows() && queued.outcome.allows();
+        let allows = !reserved.denies() && fallback.outcome.allows() && here.outcome.allows();
         let in_process = if allows {
-            [here, fallback, queued].map(|booked| booked.outcome)
+            [fallback, here].map(|booked| booked.outcome)
         } else {
             store.give_back(&mut reserved).await;
-            if queued.outcome.rulings.is_empty() {
-                queued.outcome.rulings = self.looked_at(&queues, None);
+            if here.outcome.rulings.is_empty() {
+                here.outcome.rulings = self.looked_at(&local, None);
             }
-            [here, fallback, queued].map(|booked| self.without_charges(booked))
+            [fallback, here].map(|booked| self.without_charges(booked))
         };
         let mut outcome = Outcome {
             rulings: ruled(reserved.decided, Source::Store),
@@ -149,17 +140,17 @@ impl Limiter {
         rulings
     }
 
-    /// The denial of queues that have no room for these checks, if that is so.
-    fn full<'a>(&self, queues: &[Check<'a>]) -> Option<Outcome<'a>> {
+    /// The denial of the policies of this process, if one of them denies as things are.
+    fn denied_here<'a>(&self, checks: &[Check<'a>]) -> Option<Outcome<'a>> {
         let has_room = |found: &Ruling<'_>| {
             found.check.shadow || found.decision.remaining >= found.check.cost.units()
         };
-        if self.looked_at(queues, None).iter().all(has_room) {
+        if self.looked_at(checks, None).iter().all(has_room) {
             return None;
         }
-        let taken = self.decide_here(queues);
+        let taken = self.decide_here(checks);
         if taken.outcome.allows() {
-            // It has drained since: the place is given back at once, while nobody stands behind it.
+            // There is room since: what was taken is given back at once, and taken when its turn comes.
             self.without_charges(taken);
             return None;
         }
@@ -201,7 +192,7 @@ impl Limiter {
         &self,
         reserved: &mut Reserved<'a>,
         outage: Outage,
-        instances: u32,
+        store: &ValkeyStore,
     ) -> Booked<'a> {
         let Some(failure) = reserved.failure.take() else {
             return Booked::default();
@@ -216,6 +207,7 @@ impl Limiter {
                 ..Outcome::default()
             });
         }
+        let instances = store.instances();
         let fallback: Vec<_> = reserved
             .failed
             .iter()

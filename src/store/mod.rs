@@ -11,23 +11,6 @@ use thiserror::Error;
 use crate::check::Check;
 use crate::decide::{Charge, Decision, Timestamp, Verdict};
 
-/// Keeps what each entity has used, and decides by it.
-pub trait Store: Send + Sync {
-    /// Decides all of `checks` at one instant, and charges every one of them or none.
-    ///
-    /// The decisions come in the order of the checks. An enforced check that denies spares all; a check in
-    /// shadow denies nothing and spares nobody. Returns within the store's deadline, whatever the network does;
-    /// after [`StoreError::Timeout`] the charge may still have happened, so the call is not to be repeated.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`] when there is no decision. The policy says what then becomes of the request.
-    fn decide(
-        &self,
-        checks: &[Check<'_>],
-    ) -> impl Future<Output = Result<Vec<Decision>, StoreError>> + Send;
-}
-
 /// What the checks of one call charged at `at`: nothing if one of them denies.
 pub(crate) fn charged<'a>(
     checks: &[Check<'a>],

@@ -390,7 +390,7 @@ proptest! {
         let (mut state, mut now) = (None, START_US);
         let mut open: Vec<(u64, Charge)> = Vec::new();
         let mut kept: Vec<(u64, u64)> = Vec::new();
-        let mut give_back = |state: Option<_>, open: &mut Vec<(u64, Charge)>, until: u64| {
+        let give_back = |state: Option<_>, open: &mut Vec<(u64, Charge)>, until: u64| {
             open.sort_by_key(|(at, _)| *at);
             let due = open.partition_point(|(at, _)| *at <= until);
             open.drain(..due).fold(state, |state, (at, charge)| {
@@ -481,7 +481,7 @@ proptest! {
         let limit = |count| limit(count, window_us);
         if let Err(e) = TokenBucket::new(limit(count), whole(burst)) {
             prop_assert_eq!(e.found, burst);
-            if let Some(largest) = std::num::NonZeroU64::new(e.largest) {
+            if let Some(largest) = NonZeroU64::new(e.largest) {
                 prop_assert!(TokenBucket::new(limit(count), largest).is_ok());
             }
             prop_assert!(TokenBucket::new(limit(count), whole(e.largest + 1)).is_err());

@@ -65,10 +65,9 @@ impl Cluster {
     /// Moves a slot with all its keys, a key at a time, as tools do that reshard. Tells `in_between` when half of the
     /// keys are there.
     pub(crate) fn move_slot(&self, slot: u16, from: usize, to: usize, in_between: impl Fn()) {
-        let (source, target) = (self.id(from), self.id(to));
+        self.begin_to_move(slot, from, to);
+        let target = self.id(to);
         let slot = slot.to_string();
-        command(&self.nodes[to], &["SETSLOT", &slot, "IMPORTING", &source]);
-        command(&self.nodes[from], &["SETSLOT", &slot, "MIGRATING", &target]);
         let mut connection = self.nodes[from].connect();
         let mut is_half_way = false;
         for _ in 0..10_000 {
@@ -90,6 +89,14 @@ impl Cluster {
         for node in [to, from] {
             command(&self.nodes[node], &["SETSLOT", &slot, "NODE", &target]);
         }
+    }
+
+    /// Has both servers say that the keys of this slot are on their way.
+    pub(crate) fn begin_to_move(&self, slot: u16, from: usize, to: usize) {
+        let (source, target) = (self.id(from), self.id(to));
+        let slot = slot.to_string();
+        command(&self.nodes[to], &["SETSLOT", &slot, "IMPORTING", &source]);
+        command(&self.nodes[from], &["SETSLOT", &slot, "MIGRATING", &target]);
     }
 
     /// Moves all slots of a server at once, as servers from 9.0 on can; does nothing on an older one.

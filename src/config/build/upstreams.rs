@@ -8,6 +8,7 @@ use super::{Builder, by_name, non_zero_u32, value};
 use crate::config::decode::At;
 use crate::config::error::{Code, Finding};
 use crate::config::file::{File, Upstream as Written};
+use crate::config::source::without_credentials;
 use crate::config::wire::HostField;
 use crate::config::{Target, Timeouts, Upstream};
 
@@ -84,7 +85,10 @@ impl Builder<'_> {
                     self.error(
                         Code::E025,
                         address.place,
-                        format!("`{}` is not the address of a server", address.value),
+                        format!(
+                            "`{}` is not the address of a server",
+                            without_credentials(&address.value)
+                        ),
                         advice(&address.value),
                     );
                     return None;

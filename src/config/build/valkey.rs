@@ -6,7 +6,7 @@ use crate::config::collections::List;
 use crate::config::decode::At;
 use crate::config::error::{Code, Finding};
 use crate::config::file::{Sentinel, Store as Written};
-use crate::config::source::Place;
+use crate::config::source::{Place, without_credentials};
 use crate::config::values::FilePath;
 use crate::store::valkey::{self, Address, Login, Sentinels, Tls, TlsError};
 
@@ -168,8 +168,15 @@ impl Builder<'_> {
                 self.error(
                     Code::E025,
                     node.place,
-                    format!("`{}` is not the address of {what}", node.value),
-                    format!("write host:port: \"{example}\""),
+                    format!(
+                        "`{}` is not the address of {what}",
+                        without_credentials(&node.value)
+                    ),
+                    if node.value.contains('@') {
+                        format!("write host:port: \"{example}\"; who we are there, `username` and `password_file` say")
+                    } else {
+                        format!("write host:port: \"{example}\"")
+                    },
                 );
                 good = false;
             }

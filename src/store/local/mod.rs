@@ -16,7 +16,7 @@ pub use self::shard::Outage;
 use self::shard::{Key, Shard};
 use self::snapshot::Kept;
 pub use self::snapshot::SnapshotError;
-use super::{Store, StoreError};
+use super::StoreError;
 use crate::check::{Check, KeySecret};
 use crate::clock::Clock;
 use crate::decide::{Ask, Change, Charge, Decision, Timestamp, decide_all};
@@ -61,7 +61,8 @@ impl LocalStore {
         }
     }
 
-    /// Decides as [`Store::decide`] does, without waiting for anything but other threads. Says at what instant, too.
+    /// Decides all of `checks` at one instant, and says which: charges every one of them or none. Waits for nothing but
+    /// other threads.
     ///
     /// The policies of `checks` must be distinct: one that stands there twice is charged once.
     ///
@@ -362,12 +363,6 @@ impl LocalStore {
             }
         }
         Err(StoreError::Full)
-    }
-}
-
-impl Store for LocalStore {
-    async fn decide(&self, checks: &[Check<'_>]) -> Result<Vec<Decision>, StoreError> {
-        self.decide_now(checks).map(|(_, decisions)| decisions)
     }
 }
 

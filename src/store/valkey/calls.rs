@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use redis::{Cmd, Value};
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::failure::{Blame, Redirect, classify, is_no_script, redirect};
 use super::node::{Link, Node};
@@ -216,13 +216,13 @@ impl ValkeyStore {
             .link()
             .ok_or_else(|| Failed::Final(no_connection(&node)))?;
         let mut asking = false;
-        let mut last = no_connection(&node);
+        let mut last = None;
         for _ in 0..TRIES_MAX {
             let refused = match self.try_on(&node, &link, job, asking, deadline).await {
                 Ok(decided) => return Ok(decided),
                 Err(refused) => refused,
             };
-            last = match refused {
+            let why = match refused {
                 Refused::NoScript => {
                     self.load(&node, &link, job.script(), deadline)
                         .await
@@ -233,7 +233,7 @@ impl ValkeyStore {
                     return Err(Failed::Scattered(error));
                 }
                 Refused::Redirected(Redirect::TryAgain, error) => {
-                    sleep(MOVING_PAUSE).await;
+                    sleep_until(deadline.min(Instant::now() + MOVING_PAUSE)).await;
                     error
                 }
                 Refused::Redirected(redirect, error) => {
@@ -242,9 +242,14 @@ impl ValkeyStore {
                     };
                     asking = matches!(redirect, Redirect::Ask(_));
                     node = next;
-                    match node.await_link(deadline).await {
+                    // One that is new may still be connecting. One that failed is left alone.
+                    let found = match node.last_error() {
+                        None => node.await_link(deadline).await,
+                        Some(_) => node.link(),
+                    };
+                    match found {
                         Some(next) => link = next,
-                        None => return Err(Failed::Final(error)),
+                        None => return Err(Failed::Final(no_connection(&node))),
                     }
                     error
                 }
@@ -258,11 +263,12 @@ impl ValkeyStore {
                 },
                 Refused::Final(error) => return Err(Failed::Final(error)),
             };
+            last = Some(why);
             if Instant::now() >= deadline {
                 break;
             }
         }
-        Err(Failed::Final(last))
+        Err(Failed::Final(last.unwrap_or_else(|| no_connection(&node))))
     }
 
     /// The server that a redirection leads to; none without a cluster, or if it is not known in time.
@@ -306,7 +312,7 @@ impl ValkeyStore {
         let answered = timeout_at(deadline, answer).await;
         let reply = match answered.map(|reply| reply.and_then(Value::extract_error)) {
             Ok(Ok(reply)) => reply,
-            Ok(Err(error)) => return Err(refusal(node, link, &error)),
+            Ok(Err(error)) => return Err(self.refusal(node, link, &error)),
             Err(_) => {
                 let error = StoreError::Timeout(self.timeout());
                 node.failed(link, &error, Blame::Server);
@@ -343,6 +349,28 @@ impl ValkeyStore {
         Err(error)
     }
 
+    /// What an error of the server means for this call; has it counted where it says something about others.
+    fn refusal(&self, node: &Node, link: &Link, error: &redis::RedisError) -> Refused {
+        if is_no_script(error) {
+            return Refused::NoScript;
+        }
+        let (mut failure, blame) = classify(error);
+        match (redirect(error, &node.place().to_string()), &self.servers) {
+            (Some(redirect), Servers::Cluster(_)) => return Refused::Redirected(redirect, failure),
+            (Some(_), Servers::One(_)) => {
+                let why =
+                    "it is a server of a cluster: write cluster = [ … ] instead of where it is";
+                failure = StoreError::NotRun(Cause::Cluster, why.to_owned());
+            }
+            (None, _) => {}
+        }
+        node.failed(link, &failure, blame);
+        match blame {
+            Blame::Demoted => Refused::Demoted(failure),
+            _ => Refused::Final(failure),
+        }
+    }
+
     fn node_of(&self, slot: Option<u16>) -> Result<Arc<Node>, StoreError> {
         match (&self.servers, slot) {
             (Servers::One(node), _) => Ok(Arc::clone(node)),
@@ -354,22 +382,6 @@ impl ValkeyStore {
                 })
             }
         }
-    }
-}
-
-/// What an error of the server means for this call; has it counted where it says something about others.
-fn refusal(node: &Node, link: &Link, error: &redis::RedisError) -> Refused {
-    if is_no_script(error) {
-        return Refused::NoScript;
-    }
-    let (failure, blame) = classify(error);
-    if let Some(redirect) = redirect(error, &node.place().to_string()) {
-        return Refused::Redirected(redirect, failure);
-    }
-    node.failed(link, &failure, blame);
-    match blame {
-        Blame::Demoted => Refused::Demoted(failure),
-        _ => Refused::Final(failure),
     }
 }
 

@@ -40,9 +40,31 @@ struct Map {
     /// For each slot the index of its server.
     owners: Vec<u16>,
     nodes: Vec<Arc<Node>>,
+    /// Those of them that have slots.
+    serving: Vec<Arc<Node>>,
+    /// Whether every slot has a server.
+    is_whole: bool,
 }
 
 impl Map {
+    fn new(owners: Vec<u16>, nodes: Vec<Arc<Node>>) -> Self {
+        let mut serves = vec![false; nodes.len()];
+        let mut is_whole = true;
+        for owner in &owners {
+            match serves.get_mut(usize::from(*owner)) {
+                Some(serves) => *serves = true,
+                None => is_whole = false,
+            }
+        }
+        let serving = nodes.iter().zip(serves).filter(|(_, serves)| *serves);
+        Self {
+            serving: serving.map(|(node, _)| Arc::clone(node)).collect(),
+            is_whole,
+            owners,
+            nodes,
+        }
+    }
+
     fn node_of(&self, slot: u16) -> Option<&Arc<Node>> {
         let owner = *self.owners.get(usize::from(slot))?;
         self.nodes.get(usize::from(owner))
@@ -55,22 +77,7 @@ impl Map {
 
     /// Whether every slot has a server that is asked.
     fn is_up(&self) -> bool {
-        !self.owners.contains(&NOBODY) && self.serving().all(|node| node.is_up())
-    }
-
-    /// Those that have slots.
-    fn serving(&self) -> impl Iterator<Item = &Arc<Node>> {
-        let mut serves = vec![false; self.nodes.len()];
-        for owner in &self.owners {
-            if let Some(serves) = serves.get_mut(usize::from(*owner)) {
-                *serves = true;
-            }
-        }
-        self.nodes
-            .iter()
-            .zip(serves)
-            .filter(|(_, serves)| *serves)
-            .map(|(node, _)| node)
+        self.is_whole && self.serving.iter().all(|node| node.is_up())
     }
 }
 
@@ -89,10 +96,7 @@ pub(crate) struct Cluster {
 impl Cluster {
     pub(crate) fn new() -> Self {
         Self {
-            map: ArcSwap::from_pointee(Map {
-                owners: vec![NOBODY; usize::from(SLOTS)],
-                nodes: Vec::new(),
-            }),
+            map: ArcSwap::from_pointee(Map::new(vec![NOBODY; usize::from(SLOTS)], Vec::new())),
             invited: Mutex::default(),
             invite: Notify::new(),
             doubt: Arc::new(Notify::new()),
@@ -107,7 +111,7 @@ impl Cluster {
 
     /// All servers that have slots.
     pub(crate) fn nodes(&self) -> Vec<Arc<Node>> {
-        self.map.load().serving().cloned().collect()
+        self.map.load().serving.clone()
     }
 
     /// The server that has this slot.
@@ -120,7 +124,7 @@ impl Cluster {
         let unknown = lock(&self.last_error).clone();
         unknown.or_else(|| {
             let map = self.map.load();
-            map.serving().find_map(|node| {
+            map.serving.iter().find_map(|node| {
                 let (cause, reason) = node.last_error()?;
                 Some((cause, format!("{}: {reason}", node.place())))
             })
@@ -136,15 +140,14 @@ impl Cluster {
                 Some((index, node)) => (u16::try_from(index).unwrap_or(NOBODY), node),
                 None => return Arc::clone(map),
             };
-            let mut owners = map.owners.clone();
-            match owners.get_mut(usize::from(slot)) {
-                Some(owner) if *owner != index => *owner = index,
-                _ => return Arc::clone(map),
+            if map.owners.get(usize::from(slot)) == Some(&index) {
+                return Arc::clone(map);
             }
-            Arc::new(Map {
-                owners,
-                nodes: map.nodes.clone(),
-            })
+            let mut owners = map.owners.clone();
+            if let Some(owner) = owners.get_mut(usize::from(slot)) {
+                *owner = index;
+            }
+            Arc::new(Map::new(owners, map.nodes.clone()))
         });
         Some(node)
     }
@@ -153,7 +156,11 @@ impl Cluster {
     pub(crate) async fn at(&self, address: &str, deadline: Instant) -> Option<Arc<Node>> {
         let mut is_invited = false;
         loop {
-            if let Some((_, node)) = self.map.load().node_at(address) {
+            let map = self.map.load_full();
+            if let Some((_, node)) = map.node_at(address) {
+                if !map.serving.iter().any(|serving| Arc::ptr_eq(serving, node)) {
+                    self.renew_invitation(address);
+                }
                 return Some(Arc::clone(node));
             }
             if !is_invited {
@@ -173,6 +180,14 @@ impl Cluster {
         if invited.len() < INVITED_MAX {
             invited.push((address.to_owned(), Instant::now()));
             self.invite.notify_one();
+        }
+    }
+
+    /// A server without slots is kept for as long as calls are sent on to it.
+    fn renew_invitation(&self, address: &str) {
+        let mut invited = lock(&self.invited);
+        if let Some((_, since)) = invited.iter_mut().find(|(at, _)| at == address) {
+            *since = Instant::now();
         }
     }
 
@@ -261,10 +276,9 @@ impl ClusterKeeper {
                 }
             }
             // Its owners may have changed meanwhile; its servers change here and in `believe` only, on this task.
-            self.cluster.map.rcu(|map| Map {
-                owners: map.owners.clone(),
-                nodes: nodes.clone(),
-            });
+            self.cluster
+                .map
+                .rcu(|map| Map::new(map.owners.clone(), nodes.clone()));
         }
     }
 
@@ -374,7 +388,12 @@ impl ClusterKeeper {
             keepers.remove(&address);
         }
         drop(keepers);
-        self.cluster.map.store(Arc::new(Map { owners, nodes }));
+        let map = Map::new(owners, nodes);
+        if !map.is_whole && (old.is_whole || old.nodes.is_empty()) {
+            let without = map.owners.iter().filter(|owner| **owner == NOBODY).count();
+            warn!(store = %self.settings.load().address, slots = without, "no server has these slots: whose keys are there has no decision");
+        }
+        self.cluster.map.store(Arc::new(map));
     }
 
     /// A server that nobody kept a connection to so far.

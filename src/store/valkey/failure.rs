@@ -87,13 +87,13 @@ pub(crate) fn is_no_script(error: &RedisError) -> bool {
 pub(crate) fn redirect(error: &RedisError, server: &str) -> Option<Redirect> {
     let to = || {
         let (address, _) = error.redirect_node()?;
-        match address.strip_prefix(':') {
-            None => Some(address.to_owned()),
-            Some(port) => {
-                let (host, _) = server.rsplit_once(':')?;
-                Some(format!("{host}:{port}"))
-            }
-        }
+        let (host, port) = address.rsplit_once(':')?;
+        let host = match host {
+            "" => server.rsplit_once(':')?.0.to_owned(),
+            literal if literal.contains(':') && !literal.starts_with('[') => format!("[{literal}]"),
+            name => name.to_owned(),
+        };
+        Some(format!("{host}:{port}"))
     };
     match error.kind() {
         ErrorKind::Server(ServerErrorKind::Moved) => to().map(Redirect::Moved),

@@ -22,13 +22,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use futures_util::future::join_all;
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
-use super::{Cause, Store, StoreError};
-use crate::check::Check;
+use super::Cause;
 use crate::clock::Clock;
-use crate::decide::Decision;
 use announce::Announcer;
 pub use calls::Reserved;
 use cluster::{Cluster, ClusterKeeper};
@@ -199,17 +198,18 @@ impl ValkeyStore {
             return;
         };
         announcer.take_leave();
-        for node in self.nodes() {
+        let nodes = self.nodes();
+        let told = nodes.iter().map(async |node| {
             let (Some(link), list) = (node.link(), node.list()) else {
-                continue;
+                return;
             };
-            if list.is_empty() {
-                continue;
+            if !list.is_empty() {
+                let mut connection = link.connection.clone();
+                // Who cannot be told finds out within the lease.
+                let _ = announcer.withdraw(&list, &mut connection).await;
             }
-            let mut connection = link.connection.clone();
-            // Who cannot be told finds out within the lease.
-            let _ = timeout(self.timeout(), announcer.withdraw(&list, &mut connection)).await;
-        }
+        });
+        let _ = timeout(self.timeout(), join_all(told)).await;
     }
 
     fn recovered(&self) {
@@ -252,29 +252,4 @@ fn servers(
         announcer,
     };
     (Servers::One(node), Connector(Kept::One(keeper)))
-}
-
-impl Store for ValkeyStore {
-    async fn decide(&self, checks: &[Check<'_>]) -> Result<Vec<Decision>, StoreError> {
-        let mut reserved = self.reserve(checks).await;
-        if reserved.failure.is_some() || reserved.denies() {
-            self.give_back(&mut reserved).await;
-        }
-        if let Some(failure) = reserved.failure {
-            return Err(failure);
-        }
-        let decision_of = |check: &Check<'_>| {
-            let is_of = |policy: usize| policy == check.policy.index;
-            reserved
-                .decided
-                .iter()
-                .find(|(decided, _)| is_of(decided.policy.index))
-                .map(|(_, decision)| *decision)
-        };
-        checks
-            .iter()
-            .map(decision_of)
-            .collect::<Option<Vec<_>>>()
-            .ok_or_else(|| StoreError::BadReply("a check without a decision".to_owned()))
-    }
 }

@@ -10,7 +10,7 @@ use redis::RedisResult;
 use redis::aio::MultiplexedConnection;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::Settings;
 use super::announce::{self, Announcer};
@@ -24,6 +24,9 @@ use crate::store::{Cause, StoreError};
 
 /// How often somebody who waits for a link looks for it.
 const LINK_LOOK_EVERY: Duration = Duration::from_millis(1);
+
+/// How long nothing more is said of what goes on failing for the same reason.
+const TELL_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
 /// A connection that has the scripts.
 #[derive(Debug)]
@@ -53,6 +56,10 @@ pub(crate) struct Node {
     doubt: Arc<Notify>,
     /// Why there is no link.
     last_error: Mutex<Option<(Cause, String)>>,
+    /// Whether the link that was given up last had decided anything.
+    was_proven: AtomicBool,
+    /// What was said last of calls that failed alone, and when.
+    told_of_calls: Mutex<Option<(String, std::time::Instant)>>,
 }
 
 impl Node {
@@ -69,6 +76,8 @@ impl Node {
             wake: Notify::new(),
             doubt,
             last_error: Mutex::new(None),
+            was_proven: AtomicBool::new(true),
+            told_of_calls: Mutex::new(None),
         }
     }
 
@@ -157,18 +166,38 @@ impl Node {
             return;
         }
         let opened = match blame {
-            Blame::Call => false,
+            Blame::Call => {
+                self.tell_of_call(error, now);
+                false
+            }
             Blame::Server => breaker.failed(now, self.answered.load(Ordering::Relaxed), chance()),
             Blame::Connection => breaker.lost(now, chance()),
             Blame::Demoted => breaker.demoted(now, chance()),
         };
         if opened {
             self.link.store(None);
-            self.unproven.store(false, Ordering::Relaxed);
+            let was_unproven = self.unproven.swap(false, Ordering::Relaxed);
+            self.was_proven.store(!was_unproven, Ordering::Relaxed);
             let cause = once_open(error.cause());
             *self.last_error_slot() = Some((cause, error.to_string()));
             self.wake.notify_one();
             self.doubt.notify_one();
+        }
+    }
+
+    /// Says why a call failed that says nothing about others: once for each reason, and again after a while.
+    fn tell_of_call(&self, error: &StoreError, now: std::time::Instant) {
+        let reason = error.to_string();
+        let mut told = self
+            .told_of_calls
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let is_news = told.as_ref().is_none_or(|(before, at)| {
+            *before != reason || now.saturating_duration_since(*at) >= TELL_AGAIN_AFTER
+        });
+        if is_news {
+            warn!(store = %self.place, reason, "the store gave no decision");
+            *told = Some((reason, now));
         }
     }
 
@@ -231,13 +260,25 @@ impl Keeper {
         let store = self.node.place();
         let mut number = 0;
         let mut candidate = None;
+        // A link that decided nothing is soon given up again, for the same reason: that is said once in a while.
+        let (mut is_quiet, mut given_up) = (false, None);
         loop {
             let probe_at = self.node.breaker().probe_at();
             let Some(probe_at) = probe_at else {
                 self.watch().await;
                 candidate = None;
                 let reason = self.node.last_error().map(|(_, reason)| reason);
-                warn!(%store, reason, "connection to the store given up");
+                let now = monotonic_now();
+                is_quiet = !self.node.was_proven.load(Ordering::Relaxed)
+                    && given_up.as_ref().is_some_and(|(before, at)| {
+                        *before == reason && now.saturating_duration_since(*at) < TELL_AGAIN_AFTER
+                    });
+                if is_quiet {
+                    debug!(%store, reason, "connection to the store given up again");
+                } else {
+                    warn!(%store, reason, "connection to the store given up");
+                    given_up = Some((reason, now));
+                }
                 continue;
             };
             sleep_until(Instant::from_std(probe_at)).await;
@@ -245,7 +286,11 @@ impl Keeper {
                 Ok(good) => {
                     number += 1;
                     if self.node.probed_well(&good.connection, number) {
-                        info!(%store, server = %good.server, "connected to the store");
+                        if is_quiet {
+                            debug!(%store, server = %good.server, "connected to the store again");
+                        } else {
+                            info!(%store, server = %good.server, "connected to the store");
+                        }
                     }
                     candidate = Some(good);
                 }
@@ -336,14 +381,17 @@ impl Keeper {
             let mut connection = link.connection.clone();
             let settings = self.settings.load_full();
             let patience = settings.timeout.max(settings.connect_timeout);
+            let looked_after = async {
+                sleep(announce::EVERY).await;
+                match timeout(patience, self.hear(&mut connection)).await {
+                    Ok(Ok(())) => None,
+                    Ok(Err(error)) => Some(classify(&error)),
+                    Err(_) => Some((StoreError::Timeout(patience), Blame::Connection)),
+                }
+            };
             tokio::select! {
                 () = self.node.wake.notified() => {}
-                () = sleep(announce::EVERY) => {
-                    let (error, blame) = match timeout(patience, self.hear(&mut connection)).await {
-                        Ok(Ok(())) => continue,
-                        Ok(Err(error)) => classify(&error),
-                        Err(_) => (StoreError::Timeout(patience), Blame::Connection),
-                    };
+                found = looked_after => if let Some((error, blame)) = found {
                     self.node.failed(&link, &error, blame);
                 }
             }

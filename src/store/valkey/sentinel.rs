@@ -21,38 +21,41 @@ pub struct Sentinels {
 }
 
 impl Settings {
-    /// Asks all sentinels at once, so that one that is gone costs no time.
+    /// Asks all sentinels at once, and connects to whomever each names: neither a sentinel nor a server that is gone costs
+    /// time. The first server that says that it is a primary is the one.
     pub(super) async fn connect_to_primary(
         &self,
         sentinels: &Sentinels,
     ) -> RedisResult<(MultiplexedConnection, String)> {
         let mut asked = JoinSet::new();
         for node in &sentinels.nodes {
-            let (node, name) = (node.clone(), sentinels.primary.clone());
-            let (login, tls) = (sentinels.login.to_database(0), self.tls.clone());
-            // Alone on its own: one that is silent would be waited for until the connection is given up, and the
-            // reason would be lost.
-            let patience = self.connect_timeout / 2;
+            let (settings, node) = (self.clone(), node.clone());
+            let (name, login) = (sentinels.primary.clone(), sentinels.login.to_database(0));
             asked.spawn(async move {
-                let found = timeout(patience, primary_of(&node, &name, &login, tls.as_ref())).await;
-                found.unwrap_or_else(|_| Err(format!("{node}: no answer in {patience:?}")))
+                // Alone on its own: one that is silent would be waited for until the connection is given up, and the
+                // reason would be lost.
+                let patience = settings.connect_timeout / 2;
+                let found = timeout(
+                    patience,
+                    primary_of(&node, &name, &login, settings.tls.as_ref()),
+                )
+                .await;
+                let address =
+                    found.unwrap_or_else(|_| Err(format!("{node}: no answer in {patience:?}")));
+                let address = address.map_err(Refused::BySentinel)?;
+                let connection = settings.connect_as_primary(&address).await;
+                connection
+                    .map(|connection| (connection, address))
+                    .map_err(Refused::ByServer)
             });
         }
-        let mut tried = Vec::new();
         let mut refused = None;
         let mut silent = Vec::new();
         while let Some(found) = asked.join_next().await {
             match found {
-                // All of them name the same one, as a rule.
-                Ok(Ok(address)) if tried.contains(&address) => {}
-                Ok(Ok(address)) => match self.connect_as_primary(&address).await {
-                    Ok(connection) => return Ok((connection, address)),
-                    Err(error) => {
-                        tried.push(address);
-                        refused = Some(error);
-                    }
-                },
-                Ok(Err(reason)) => silent.push(reason),
+                Ok(Ok(found)) => return Ok(found),
+                Ok(Err(Refused::ByServer(error))) => refused = Some(error),
+                Ok(Err(Refused::BySentinel(reason))) => silent.push(reason),
                 Err(_) => {}
             }
         }
@@ -73,6 +76,12 @@ impl Settings {
             Ok(_) | Err(_) => Ok(connection),
         }
     }
+}
+
+/// Why a sentinel led nowhere.
+enum Refused {
+    BySentinel(String),
+    ByServer(RedisError),
 }
 
 fn is_primary(role: &[Value]) -> bool {

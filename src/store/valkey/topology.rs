@@ -13,6 +13,9 @@ use crate::check::EntityKey;
 /// How many slots every cluster has.
 pub(crate) const SLOTS: u16 = 16_384;
 
+/// The most ranges of slots that are read of one server: a thousand servers, and then some.
+const RANGES_MAX: usize = 4096;
+
 const CRC: Crc<u16> = Crc::<u16>::new(&CRC_16_XMODEM);
 
 /// The slot of the keys of an entity.
@@ -66,6 +69,7 @@ impl View {
             owners: ranges
                 .iter()
                 .filter_map(|range| owner(range, asked))
+                .take(RANGES_MAX)
                 .collect(),
         }
     }
@@ -114,6 +118,8 @@ fn owner(range: &Value, asked: &str) -> Option<(RangeInclusive<u16>, String)> {
     let address = match host {
         // It does not know under which name others reach it.
         "?" => return None,
+        // No name, and no literal.
+        odd if odd.len() > 255 || !odd.bytes().all(|byte| byte.is_ascii_graphic()) => return None,
         "" => format!("{}:{port}", asked.rsplit_once(':')?.0),
         literal if literal.contains(':') => format!("[{literal}]:{port}"),
         name => format!("{name}:{port}"),
