@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
@@ -249,4 +250,40 @@ fn a_watched_configuration_is_read_when_a_file_that_it_includes_or_names_changes
     assert_eq!(gateway.reloads(), (6, 2));
     assert_eq!(passed(&gateway, 5), 1);
     fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_file_that_changes_back_before_the_watch_has_looked_is_read_again() {
+    let limit = |count: u32| {
+        config(
+            "",
+            &format!("kind = \"token-bucket\"\nlimit = \"{count}/d\""),
+        )
+    };
+    let in_force = "tollgate_policy_limit{policy=\"limit\",tier=\"default\"}";
+    let gateway = Gateway::start_with(&limit(7), &["--watch"]);
+    for round in 0..3 {
+        // Read because of the signal, not because it was noticed.
+        gateway.rewrite(&limit(100 + round));
+        gateway.signal("-HUP");
+        gateway.await_metric(in_force, f64::from(100 + round));
+        gateway.rewrite(&limit(7));
+        gateway.await_metric(in_force, 7.0);
+    }
+}
+
+#[test]
+fn a_configuration_that_names_a_pipe_is_refused_and_holds_up_nothing() {
+    let good = config("", "kind = \"token-bucket\"\nlimit = \"5/d\"");
+    let mut gateway = Gateway::start(&good);
+    let pipe = scratch().join("pipe");
+    let made = Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.is_ok_and(|status| status.success()));
+    // Nobody will ever write to it.
+    let store = format!("[store]\nkey_secret_file = \"{}\"\n", pipe.display());
+    assert!(!gateway.reload(&config(&store, "kind = \"token-bucket\"\nlimit = \"5/d\"")));
+    gateway.await_said("it is not a regular file");
+    assert_eq!(gateway.get("/").status, 200);
+    assert!(gateway.reload(&good));
+    assert_eq!(gateway.stop(), Some(0));
 }

@@ -18,7 +18,7 @@ fn config(valkey: &Valkey) -> String {
         )
     };
     format!(
-        "[store]\nkind = \"valkey\"\nurl = \"valkey://{}\"\ntimeout = \"2s\"\nkey_secret_file = \"{}\"\n\
+        "[store]\nkind = \"valkey\"\nurl = \"valkey://{}\"\ntimeout = \"2s\"\nconnect_timeout = \"3s\"\nkey_secret_file = \"{}\"\n\
          [upstreams.demo]\nbuiltin = \"echo\"\n{}{}{}",
         valkey.address(),
         secret_file().display(),
@@ -220,7 +220,7 @@ fn a_server_that_is_reading_its_data() {
         "1024",
     ]);
     let mut admin = valkey.connect();
-    for number in 0..500 {
+    for number in 0..800 {
         command(&mut admin, &format!("SET key-{number} {}", "x".repeat(100)));
     }
     command(&mut admin, "SAVE");
