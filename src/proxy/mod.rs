@@ -2,6 +2,7 @@
 //! [`listen`], [`admit`], [`wait`], [`forward`] or [`respond`], and at last [`log`].
 
 pub mod admit;
+mod bind;
 pub mod connections;
 pub mod context;
 pub mod files;

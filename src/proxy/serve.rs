@@ -17,12 +17,12 @@ use pingora::services::ServiceReadyNotifier;
 use pingora::services::background::{BackgroundService, background_service};
 use pingora::services::listening::Service;
 use thiserror::Error;
-use tokio::net::TcpSocket;
 use tokio::sync::Mutex;
 use tokio::time::{interval, sleep, timeout};
 use tracing::{info, warn};
 
 use super::Proxy;
+use super::bind;
 use super::files;
 use super::gateway::{Current, Gateway};
 use super::listen::Edge;
@@ -100,7 +100,7 @@ pub fn run(
     last: impl FnOnce() + Send + 'static,
 ) -> Result<(), StartError> {
     if !source.takes_over {
-        probe(&config)?;
+        bind::can_be_had(&config)?;
     }
     let (gateway, connector) = Gateway::first(config)?;
     let config = Arc::clone(&gateway.config);
@@ -217,60 +217,6 @@ pub fn run(
         }),
     });
     Ok(())
-}
-
-/// Pingora runs on when a listener cannot be bound: find out before.
-fn probe(config: &Config) -> Result<(), StartError> {
-    let listeners = config
-        .listeners
-        .iter()
-        .map(|listener| (format!("listener `{}`", listener.name), listener.address));
-    let metrics = config
-        .metrics
-        .iter()
-        .map(|metrics| ("[metrics]".to_owned(), metrics.address));
-    let admin = config
-        .admin
-        .iter()
-        .map(|admin| ("[admin]".to_owned(), admin.address));
-    let mut seen = Vec::new();
-    for (what, address) in listeners.chain(admin).chain(metrics) {
-        let bound = if seen.iter().any(|other| overlap(address, *other)) {
-            Err(io::ErrorKind::AddrInUse.into())
-        } else {
-            bind(address)
-        };
-        if let Err(error) = bound {
-            return Err(StartError::Bind {
-                what,
-                address,
-                error,
-            });
-        }
-        seen.push(address);
-    }
-    Ok(())
-}
-
-/// Whether the address can be had. It is not listened on: whoever connected to that would be cut off.
-fn bind(address: SocketAddr) -> io::Result<()> {
-    let socket = match address {
-        SocketAddr::V4(_) => TcpSocket::new_v4(),
-        SocketAddr::V6(_) => TcpSocket::new_v6(),
-    }?;
-    // As the listener will: connections that have just ended are no hindrance.
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)
-}
-
-/// Whether two listeners would be one: `[::]` takes the IPv4 addresses, too.
-fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
-    let takes = |all: SocketAddr, some: SocketAddr| {
-        all.ip().is_unspecified() && (all.is_ipv6() || some.is_ipv4())
-    };
-    one.port() == other.port()
-        && one.port() != 0
-        && (one.ip() == other.ip() || takes(one, other) || takes(other, one))
 }
 
 /// What goes on beside the requests, all on one thread.

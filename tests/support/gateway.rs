@@ -39,7 +39,7 @@ impl Gateway {
         // Another process may take a port between its choice and its use: then the gateway exits, try others.
         for _ in 0..5 {
             let folder = scratch();
-            let (address, metrics, admin) = (free_address(), free_address(), free_address());
+            let [address, metrics, admin] = free_addresses();
             let config = with_listeners(config, address, metrics, admin);
             fs::write(folder.join("tollgate.toml"), config).unwrap();
             let mut gateway = Self {
@@ -355,8 +355,15 @@ fn run(mut command: Command, folder: &std::path::Path) -> Child {
 
 /// An address that was free a moment ago.
 pub(crate) fn free_address() -> SocketAddr {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    listener.local_addr().unwrap()
+    let [address] = free_addresses();
+    address
+}
+
+/// Several of them, no two the same.
+fn free_addresses<const N: usize>() -> [SocketAddr; N] {
+    let held = [(); N].map(|()| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());
+    held.each_ref()
+        .map(|listener| listener.local_addr().unwrap())
 }
 
 /// A file with a secret for the keys, that all gateways of a test run share.

@@ -16,7 +16,9 @@ use tracing::{info, warn};
 use super::Settings;
 use super::announce::Announcer;
 use super::dial::Place;
-use super::node::{Keeper, Node};
+use super::keeper::Keeper;
+use super::map::{Map, NOBODY};
+use super::node::Node;
 use super::topology::{SLOTS, View, tag_in};
 use crate::store::Cause;
 
@@ -30,56 +32,6 @@ const ASK_GAP: Duration = Duration::from_millis(200);
 const INVITED_FOR: Duration = Duration::from_secs(30);
 /// The most of them.
 const INVITED_MAX: usize = 64;
-
-/// Nobody has this slot.
-const NOBODY: u16 = u16::MAX;
-
-/// Who has which slot, at one time.
-#[derive(Debug)]
-struct Map {
-    /// For each slot the index of its server.
-    owners: Vec<u16>,
-    nodes: Vec<Arc<Node>>,
-    /// Those of them that have slots.
-    serving: Vec<Arc<Node>>,
-    /// Whether every slot has a server.
-    is_whole: bool,
-}
-
-impl Map {
-    fn new(owners: Vec<u16>, nodes: Vec<Arc<Node>>) -> Self {
-        let mut serves = vec![false; nodes.len()];
-        let mut is_whole = true;
-        for owner in &owners {
-            match serves.get_mut(usize::from(*owner)) {
-                Some(serves) => *serves = true,
-                None => is_whole = false,
-            }
-        }
-        let serving = nodes.iter().zip(serves).filter(|(_, serves)| *serves);
-        Self {
-            serving: serving.map(|(node, _)| Arc::clone(node)).collect(),
-            is_whole,
-            owners,
-            nodes,
-        }
-    }
-
-    fn node_of(&self, slot: u16) -> Option<&Arc<Node>> {
-        let owner = *self.owners.get(usize::from(slot))?;
-        self.nodes.get(usize::from(owner))
-    }
-
-    fn node_at(&self, address: &str) -> Option<(usize, &Arc<Node>)> {
-        let is_at = |node: &Arc<Node>| matches!(node.place(), Place::At(at) if at == address);
-        self.nodes.iter().enumerate().find(|(_, node)| is_at(node))
-    }
-
-    /// Whether every slot has a server that is asked.
-    fn is_up(&self) -> bool {
-        self.is_whole && self.serving.iter().all(|node| node.is_up())
-    }
-}
 
 /// What those who decide and those who connect have in common.
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! Usage in Valkey, shared by every gateway. One script call decides a whole request ([`script`]); of a cluster, one
-//! for each slot that its entities are in ([`calls`]). An actor for each server keeps the connection (`node`), and
-//! leaves a server that fails alone (`breaker`).
+//! for each slot that its entities are in (`calls`). An actor for each server keeps the connection (`keeper`), and
+//! leaves a server that fails alone ([`breaker`]).
 
 mod announce;
 pub mod breaker;
@@ -9,7 +9,9 @@ pub mod census;
 mod cluster;
 pub mod dial;
 mod failure;
+mod keeper;
 pub mod key;
+mod map;
 mod node;
 pub mod script;
 pub mod sentinel;
@@ -33,7 +35,8 @@ pub use calls::Reserved;
 use cluster::{Cluster, ClusterKeeper};
 use dial::Place;
 pub use dial::{Address, Login};
-use node::{Keeper, Node};
+use keeper::Keeper;
+use node::Node;
 pub use sentinel::Sentinels;
 pub use tls::{Tls, TlsError};
 
