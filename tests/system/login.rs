@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use crate::support::crowd::{at_once, count};
 use crate::support::gateway::{Gateway, scratch, secret_file};
 use crate::support::valkey::Valkey;
 
@@ -50,4 +51,68 @@ fn a_new_password_is_taken_by_a_reload_and_used_by_the_next_connection() {
     gateway.await_metric(UP, 1.0);
     assert_eq!(gateway.get("/").status, 200);
     assert!(!gateway.errors().contains("the-new-one"));
+}
+
+#[test]
+fn the_permissions_that_the_readme_gives_are_enough() {
+    let valkey = Valkey::start();
+    let readme = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
+    let line = readme
+        .lines()
+        .find(|line| line.starts_with("ACL SETUSER tollgate"))
+        .unwrap();
+    let mut words = line.split(' ');
+    let mut command = redis::cmd(words.next().unwrap());
+    words.for_each(|word| {
+        command.arg(word);
+    });
+    command.exec(&mut valkey.connect()).unwrap();
+    let file = scratch().join("password");
+    fs::write(&file, "PASSWORD").unwrap();
+    let kinds = [
+        "fixed-window",
+        "sliding-log",
+        "sliding-counter",
+        "token-bucket",
+        "leaky-bucket",
+    ];
+    let policies: String = kinds
+        .iter()
+        .map(|kind| {
+            format!(
+                "[policies.{kind}]\nkind = \"{kind}\"\nlimit = \"1000/s\"\nkey = \"ip\"\n\
+                 [routes.{kind}]\nmatch = {{ path = \"/{kind}\" }}\nupstream = \"demo\"\npolicies = [\"{kind}\", \"queue\"]\n"
+            )
+        })
+        .collect();
+    let mut gateway = Gateway::start(&format!(
+        "[store]\nkind = \"valkey\"\nurl = \"valkey://{}/0\"\nusername = \"tollgate\"\npassword_file = \"{}\"\n\
+         timeout = \"5s\"\non_failure = \"deny\"\nkey_secret_file = \"{}\"\n\
+         [upstreams.demo]\nbuiltin = \"echo\"\n{policies}\
+         [policies.queue]\nkind = \"leaky-bucket\"\nlimit = \"500/s\"\nburst = 2\nkey = \"ip\"\nstore = \"local\"\n",
+        valkey.address(),
+        file.display(),
+        secret_file().display()
+    ));
+    gateway.await_metric(UP, 1.0);
+    for kind in kinds {
+        // Windows that slide have something to let go; queues that are full have something given back.
+        let path = format!("/{kind}");
+        let answers = at_once(&[gateway.address], 12, &path);
+        assert!(count(&answers, 200) >= 1, "{kind}");
+        assert_eq!(count(&answers, 200) + count(&answers, 429), 12, "{kind}");
+    }
+    gateway.await_metric("tollgate_store_instances", 1.0);
+    assert_eq!(gateway.stop(), Some(0));
+    let list: usize = redis::cmd("EXISTS")
+        .arg("tollgate:instances")
+        .query(&mut valkey.connect())
+        .unwrap();
+    assert_eq!(list, 0);
+    let said = gateway.errors();
+    assert!(
+        !said.contains("NOPERM") && !said.contains("NoPerm"),
+        "{said}"
+    );
+    assert!(!said.contains("no decision"), "{said}");
 }
