@@ -237,3 +237,25 @@ fn a_server_that_is_reading_its_data() {
     assert!(gateway.metric("tollgate_store_errors_total{kind=\"cluster\"}") >= 1.0);
     assert_eq!(gateway.get("/deny").status, 200);
 }
+
+#[test]
+fn a_user_who_may_call_scripts_and_read_nothing_in_them() {
+    let valkey = Valkey::start();
+    let gateway = Gateway::start(&config(&valkey));
+    gateway.await_metric(UP, 1.0);
+    assert_eq!(gateway.get("/deny").status, 200);
+    let mut admin = valkey.connect();
+    command(&mut admin, "ACL SETUSER default -llen");
+    // Each call fails alone, and all of them do: then it is the server that fails.
+    let left_alone = "tollgate_store_nodes{breaker=\"open\"}";
+    let is_left_alone = (0..400).any(|_| {
+        assert_eq!(gateway.get("/deny").status, 503);
+        gateway.metric(left_alone) > 0.0
+    });
+    assert!(is_left_alone, "{}", gateway.scrape());
+    gateway.await_said("the store gave no decision");
+    assert!(gateway.metric("tollgate_store_errors_total{kind=\"auth\"}") >= 20.0);
+    command(&mut admin, "ACL SETUSER default +llen");
+    gateway.await_metric(UP, 1.0);
+    assert_eq!(gateway.get("/deny").status, 200);
+}

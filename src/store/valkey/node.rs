@@ -23,6 +23,9 @@ const LINK_LOOK_EVERY: Duration = Duration::from_millis(1);
 /// How long nothing more is said of what goes on failing for the same reason.
 pub(super) const TELL_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
+/// So many calls in a row that failed alone, and nothing else is left to say of the server than that it fails.
+const ALONE_MAX: u32 = 20;
+
 /// A connection that has the scripts.
 #[derive(Debug)]
 pub(crate) struct Link {
@@ -53,6 +56,8 @@ pub(crate) struct Node {
     last_error: Mutex<Option<(Cause, String)>>,
     /// Whether the link that was given up last had decided anything.
     pub(super) was_proven: AtomicBool,
+    /// How many calls failed alone since one was answered, and how many had been answered then.
+    alone: Mutex<(u32, u64)>,
     /// What was said last of calls that failed alone, and when.
     told_of_calls: Mutex<Option<(String, std::time::Instant)>>,
 }
@@ -72,6 +77,7 @@ impl Node {
             doubt,
             last_error: Mutex::new(None),
             was_proven: AtomicBool::new(true),
+            alone: Mutex::new((0, 0)),
             told_of_calls: Mutex::new(None),
         }
     }
@@ -160,12 +166,13 @@ impl Node {
         if held.as_ref().is_none_or(|held| held.number != link.number) {
             return;
         }
+        let answered = self.answered.load(Ordering::Relaxed);
         let opened = match blame {
             Blame::Call => {
                 self.tell_of_call(error, now);
-                false
+                self.fails_every_call() && breaker.failed(now, answered, chance())
             }
-            Blame::Server => breaker.failed(now, self.answered.load(Ordering::Relaxed), chance()),
+            Blame::Server => breaker.failed(now, answered, chance()),
             Blame::Connection => breaker.lost(now, chance()),
             Blame::Demoted => breaker.demoted(now, chance()),
         };
@@ -178,6 +185,15 @@ impl Node {
             self.wake.notify_one();
             self.doubt.notify_one();
         }
+    }
+
+    /// Counts a call that failed alone; says whether so many have, and none was answered, that it is not about them.
+    fn fails_every_call(&self) -> bool {
+        let answered = self.answered.load(Ordering::Relaxed);
+        let mut alone = self.alone.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = if alone.1 == answered { alone.0 } else { 0 };
+        *alone = (before.saturating_add(1), answered);
+        alone.0 > ALONE_MAX
     }
 
     /// Says why a call failed that says nothing about others: once for each reason, and again after a while.
