@@ -112,6 +112,15 @@ pub struct Decision {
     pub delay_us: u64,
 }
 
+impl Decision {
+    /// Has it tell what `found`, a look at cost 0, finds once what this decision charged is given back.
+    pub(crate) const fn tell_of(&mut self, found: &Self) {
+        self.remaining = found.remaining;
+        self.reset_after_us = found.reset_after_us;
+        self.delay_us = 0;
+    }
+}
+
 /// What an allowed request was charged, as it takes to give it back.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Charge {

@@ -17,12 +17,12 @@ pub struct Reloader {
     current: Current,
     /// What is in force, as it was read.
     effective: Mutex<Effective>,
-    /// What the files held just before they were last read, taken or not.
+    /// What the files held just before they were last read, taken or not; nothing if nobody watches them.
     seen: Mutex<Option<[u8; 32]>>,
 }
 
 impl Reloader {
-    /// `effective` is what `current` is made of, read from `path` when its files held `seen`, if that is known.
+    /// `effective` is what `current` is made of, read from `path` when its files held `seen`, if they are watched.
     #[must_use]
     pub const fn new(
         path: PathBuf,
@@ -44,6 +44,15 @@ impl Reloader {
         *self.seen.lock().unwrap_or_else(PoisonError::into_inner) == Some(content)
     }
 
+    /// Notes what the files hold, where somebody watches them: it takes reading them once more.
+    fn see(&self) {
+        let seen = || self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if seen().is_some() {
+            let content = Fingerprint::of(&self.path).content;
+            *seen() = Some(content);
+        }
+    }
+
     /// The main file of the configuration.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -60,8 +69,7 @@ impl Reloader {
             .unwrap_or_else(PoisonError::into_inner);
         let gateway = self.current.get();
         let families = Arc::clone(gateway.metrics.families());
-        let content = Fingerprint::of(&self.path).content;
-        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(content);
+        self.see();
         let loaded = config::load(&self.path, &LoadOptions::from_process());
         for warning in loaded.warnings() {
             warn!("{}", warning.summary());

@@ -239,9 +239,7 @@ impl Limiter {
             .iter_mut()
             .zip(self.looked_at(&checks, outage))
         {
-            ruling.decision.remaining = found.decision.remaining;
-            ruling.decision.reset_after_us = found.decision.reset_after_us;
-            ruling.decision.delay_us = 0;
+            ruling.decision.tell_of(&found.decision);
         }
         outcome
     }

@@ -196,9 +196,7 @@ impl ValkeyStore {
                     decided.0.policy.index == check.policy.index
                 };
                 if let Some((_, decision)) = reserved.decided.iter_mut().find(is_of) {
-                    decision.remaining = left.remaining;
-                    decision.reset_after_us = left.reset_after_us;
-                    decision.delay_us = 0;
+                    decision.tell_of(&left);
                 }
             }
         }

@@ -18,7 +18,7 @@ use super::announce::Announcer;
 use super::dial::Place;
 use super::keeper::Keeper;
 use super::map::{Map, NOBODY};
-use super::node::Node;
+use super::node::{LOOK_EVERY, Node};
 use super::topology::{SLOTS, View, tag_in};
 use crate::store::Cause;
 
@@ -122,7 +122,7 @@ impl Cluster {
             if Instant::now() >= deadline {
                 return None;
             }
-            sleep(Duration::from_millis(1)).await;
+            sleep(LOOK_EVERY).await;
         }
     }
 
@@ -302,8 +302,8 @@ impl ClusterKeeper {
         let mut nodes: Vec<Arc<Node>> = Vec::new();
         let mut owners = vec![NOBODY; usize::from(SLOTS)];
         let place = |address: &str, nodes: &mut Vec<Arc<Node>>| {
-            let is_at = |node: &Arc<Node>| matches!(node.place(), Place::At(at) if at == address);
-            nodes.iter().position(is_at).unwrap_or_else(|| {
+            let known = nodes.iter().position(|node| node.is_at(address));
+            known.unwrap_or_else(|| {
                 let known = old.node_at(address).map(|(_, node)| Arc::clone(node));
                 nodes.push(known.unwrap_or_else(|| self.employ(address)));
                 nodes.len() - 1

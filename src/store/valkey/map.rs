@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use super::dial::Place;
 use super::node::Node;
 
 /// Nobody has this slot.
@@ -45,8 +44,8 @@ impl Map {
     }
 
     pub(super) fn node_at(&self, address: &str) -> Option<(usize, &Arc<Node>)> {
-        let is_at = |node: &Arc<Node>| matches!(node.place(), Place::At(at) if at == address);
-        self.nodes.iter().enumerate().find(|(_, node)| is_at(node))
+        let mut numbered = self.nodes.iter().enumerate();
+        numbered.find(|(_, node)| node.is_at(address))
     }
 
     /// Whether every slot has a server that is asked.

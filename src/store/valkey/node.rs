@@ -17,8 +17,8 @@ use super::failure::Blame;
 use crate::clock::monotonic_now;
 use crate::store::{Cause, StoreError};
 
-/// How often somebody who waits for a link looks for it.
-const LINK_LOOK_EVERY: Duration = Duration::from_millis(1);
+/// How often somebody who waits for a server or its link looks for it.
+pub(super) const LOOK_EVERY: Duration = Duration::from_millis(1);
 
 /// How long nothing more is said of what goes on failing for the same reason.
 pub(super) const TELL_AGAIN_AFTER: Duration = Duration::from_secs(60);
@@ -87,6 +87,11 @@ impl Node {
         &self.place
     }
 
+    /// Whether it is the server at this `host:port`.
+    pub(crate) fn is_at(&self, address: &str) -> bool {
+        matches!(&self.place, Place::At(at) if at == address)
+    }
+
     pub(crate) fn last_error(&self) -> Option<(Cause, String)> {
         self.last_error_slot().clone()
     }
@@ -121,7 +126,7 @@ impl Node {
             if link.is_some() || Instant::now() >= deadline {
                 return link;
             }
-            sleep(LINK_LOOK_EVERY).await;
+            sleep(LOOK_EVERY).await;
         }
     }
 
@@ -170,7 +175,7 @@ impl Node {
         let opened = match blame {
             Blame::Call => {
                 self.tell_of_call(error, now);
-                self.fails_every_call() && breaker.failed(now, answered, chance())
+                self.fails_every_call(answered) && breaker.failed(now, answered, chance())
             }
             Blame::Server => breaker.failed(now, answered, chance()),
             Blame::Connection => breaker.lost(now, chance()),
@@ -188,8 +193,7 @@ impl Node {
     }
 
     /// Counts a call that failed alone; says whether so many have, and none was answered, that it is not about them.
-    fn fails_every_call(&self) -> bool {
-        let answered = self.answered.load(Ordering::Relaxed);
+    fn fails_every_call(&self, answered: u64) -> bool {
         let mut alone = self.alone.lock().unwrap_or_else(PoisonError::into_inner);
         let before = if alone.1 == answered { alone.0 } else { 0 };
         *alone = (before.saturating_add(1), answered);
