@@ -2,7 +2,7 @@
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::net::TcpSocket;
 use tokio::runtime;
@@ -212,24 +212,33 @@ impl Connection {
         self.is_readable_within(PATIENCE) || self.is_closed_within(Duration::from_millis(1))
     }
 
-    /// Whether the other end closes the connection, rather than keeping it for `patience`.
+    /// Whether the other end closes the connection, rather than keeping it for `patience`. What it says until then is
+    /// dropped.
     pub(crate) fn is_closed_within(&mut self, patience: Duration) -> bool {
-        self.stream
-            .get_ref()
-            .set_read_timeout(Some(patience))
-            .unwrap();
-        let closed = match self.stream.fill_buf() {
-            Ok(bytes) => bytes.is_empty(),
-            Err(error) => !matches!(
-                error.kind(),
-                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
-            ),
-        };
-        self.stream
-            .get_ref()
-            .set_read_timeout(Some(PATIENCE))
-            .unwrap();
-        closed
+        let until = Instant::now() + patience;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            self.stream.get_ref().set_read_timeout(Some(left)).unwrap();
+            let read = self.take(4096);
+            self.stream
+                .get_ref()
+                .set_read_timeout(Some(PATIENCE))
+                .unwrap();
+            match read {
+                Ok(0) => return true,
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    return !matches!(
+                        error.kind(),
+                        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+                    );
+                }
+            }
+        }
     }
 }
 
