@@ -2,10 +2,12 @@
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::net::TcpSocket;
 use tokio::runtime;
+
+use tollgate::clock::monotonic_now;
 
 /// How long any single read may take; a test that waits longer has failed.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -215,9 +217,9 @@ impl Connection {
     /// Whether the other end closes the connection, rather than keeping it for `patience`. What it says until then is
     /// dropped.
     pub(crate) fn is_closed_within(&mut self, patience: Duration) -> bool {
-        let until = Instant::now() + patience;
+        let until = monotonic_now() + patience;
         loop {
-            let left = until.saturating_duration_since(Instant::now());
+            let left = until.saturating_duration_since(monotonic_now());
             if left.is_zero() {
                 return false;
             }
