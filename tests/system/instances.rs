@@ -83,6 +83,8 @@ fn without_their_store_three_gateways_allow_the_limit_and_a_unit_each_in_each_ou
         // The store decides, for each of them.
         assert_eq!(allowed(&gateways, "token-bucket"), 10, "{outage}");
         valkey.kill();
+        // What it denied is denied for a second more.
+        std::thread::park_timeout(Duration::from_millis(1_100));
         for kind in [
             "token-bucket",
             "sliding-log",

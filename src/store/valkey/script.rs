@@ -104,21 +104,65 @@ pub fn call_all(
     now: Option<Timestamp>,
     slack_ms: u64,
 ) -> Cmd {
+    let parts: Vec<_> = requests
+        .iter()
+        .map(|checks| Part::new(prefix, checks))
+        .collect();
+    call_parts(sha, &parts, now, slack_ms)
+}
+
+/// One request, as it stands in a call.
+#[derive(Clone, Debug)]
+pub(crate) struct Part {
+    keys: Cmd,
+    arguments: Cmd,
+}
+
+impl Part {
+    pub(crate) fn new(prefix: &str, checks: &[Check<'_>]) -> Self {
+        let (mut keys, mut arguments) = (Cmd::new(), Cmd::new());
+        arguments.arg(checks.len());
+        for check in checks {
+            keys.arg(key(prefix, check));
+            add_check(&mut arguments, check);
+        }
+        Self { keys, arguments }
+    }
+
+    /// How many checks it has.
+    pub(crate) fn checks(&self) -> usize {
+        self.keys.args_iter().len()
+    }
+}
+
+/// The call that decides these requests; see [`call_all`].
+pub(crate) fn call_parts<'p>(
+    sha: &str,
+    parts: impl IntoIterator<Item = &'p Part, IntoIter: Clone>,
+    now: Option<Timestamp>,
+    slack_ms: u64,
+) -> Cmd {
+    let parts = parts.into_iter();
     let mut call = redis::cmd("EVALSHA");
     call.arg(sha)
-        .arg(requests.iter().map(|r| r.len()).sum::<usize>());
-    for check in requests.iter().copied().flatten() {
-        call.arg(key(prefix, check));
+        .arg(parts.clone().map(Part::checks).sum::<usize>());
+    for part in parts.clone() {
+        add_all(&mut call, &part.keys);
     }
     add_instant(&mut call, now);
     call.arg(slack_ms);
-    for checks in requests {
-        call.arg(checks.len());
-        for check in *checks {
-            add_check(&mut call, check);
-        }
+    for part in parts {
+        add_all(&mut call, &part.arguments);
     }
     call
+}
+
+fn add_all(call: &mut Cmd, from: &Cmd) {
+    for argument in from.args_iter() {
+        if let redis::Arg::Simple(bytes) = argument {
+            call.arg(bytes);
+        }
+    }
 }
 
 /// Adds what one check takes: kind, cost, enforced, and the kind's numbers.
