@@ -22,7 +22,7 @@ fn config(valkey: &Valkey) -> String {
         })
         .collect();
     format!(
-        "[store]\nkind = \"valkey\"\nurl = \"valkey://{}\"\nkey_secret_file = \"{}\"\n\
+        "[store]\nkind = \"valkey\"\nurl = \"valkey://{}\"\ntimeout = \"1s\"\nkey_secret_file = \"{}\"\n\
          [upstreams.demo]\nbuiltin = \"echo\"\n{policies}",
         valkey.address(),
         secret_file().display()
