@@ -1,13 +1,13 @@
 //! What a sliding log remembers: a record for each request, and the units charged before them.
 //!
-//! Most clients of a crowd come once, so a single record takes no memory of its own.
+//! Most clients of a crowd come once or twice, so one record or two take no memory of their own.
 
 use std::collections::VecDeque;
 use std::num::NonZeroU64;
 
 use serde::{Deserialize, Serialize};
 
-use super::Timestamp;
+use super::{Timestamp, USED_MAX};
 
 /// What a store keeps for each entity. Stamps never fall from one record to the next.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -24,6 +24,7 @@ enum Log {
         before: u64,
         record: Record,
     },
+    Two(Pair),
     /// The first stands for all before the others: of it, the total counts alone.
     Many(VecDeque<Record>),
 }
@@ -32,9 +33,25 @@ enum Log {
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub(super) struct Record {
     pub(super) stamp: Timestamp,
-    /// Units charged up to and with this one, since ever and modulo [`super::USED_MAX`] + 1.
+    /// Units charged up to and with this one, since ever and modulo [`USED_MAX`] + 1.
     pub(super) total: u64,
 }
+
+/// Two records as they mostly are: small, and less than twelve days apart.
+#[derive(Clone, Copy, Debug)]
+struct Pair {
+    before: [u8; 6],
+    stamp: [u8; 7],
+    /// Time from the first to the second.
+    gap: [u8; 5],
+    /// What each of them charged.
+    units: [[u8; 3]; 2],
+}
+
+const _: () = assert!(
+    size_of::<State>() == 32,
+    "a state is half a line of the cache"
+);
 
 /// What to put at the end of a log, in place of all that is not older.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -47,13 +64,13 @@ pub struct Entry {
 /// A log as a snapshot has it.
 #[derive(Deserialize, Serialize)]
 struct Written {
-    /// Units charged before the first record, since ever and modulo [`super::USED_MAX`] + 1.
+    /// Units charged before the first record, since ever and modulo [`USED_MAX`] + 1.
     before: u64,
     records: Vec<Record>,
 }
 
-/// How many records there is room for once there are two, that of all before them included.
-const ROOM_MIN: usize = 4;
+/// How many records there is room for once there are three, that of all before them included.
+const ROOM_MIN: usize = 6;
 
 impl State {
     /// The log that has this entry only.
@@ -88,12 +105,14 @@ impl State {
                     records.shrink_to(records.len().saturating_mul(2));
                 }
             }
-            Log::One { record: first, .. } if expired < older => {
-                let mut records = VecDeque::with_capacity(ROOM_MIN);
-                records.extend([first.standing_for(before), *first, record]);
-                self.0 = Log::Many(records);
+            _ => {
+                let mut kept = (expired..older).filter_map(|index| self.get(index));
+                self.0 = match (kept.next(), kept.next()) {
+                    (None, _) => Log::One { before, record },
+                    (Some(first), None) => Log::of_two(before, first, record),
+                    (Some(first), Some(second)) => Log::of_many(before, &[first, second, record]),
+                };
             }
-            _ => self.0 = Log::One { before, record },
         }
     }
 
@@ -103,6 +122,7 @@ impl State {
         match &self.0 {
             Log::Empty { .. } => 0,
             Log::One { .. } => 1,
+            Log::Two(_) => 2,
             Log::Many(records) => records.len().saturating_sub(1),
         }
     }
@@ -113,37 +133,48 @@ impl State {
         self.len() == 0
     }
 
-    pub(super) fn get(&self, index: usize) -> Option<&Record> {
-        match &self.0 {
-            Log::One { record, .. } if index == 0 => Some(record),
-            Log::Many(records) => records.get(index.saturating_add(1)),
+    pub(super) fn get(&self, index: usize) -> Option<Record> {
+        match (&self.0, index) {
+            (Log::One { record, .. }, 0) => Some(*record),
+            (Log::Two(pair), 0) => Some(pair.first()),
+            (Log::Two(pair), 1) => Some(pair.second()),
+            (Log::Many(records), _) => records.get(index.saturating_add(1)).copied(),
             _ => None,
         }
     }
 
-    pub(super) fn last(&self) -> Option<&Record> {
+    pub(super) fn last(&self) -> Option<Record> {
         self.get(self.len().checked_sub(1)?)
     }
 
-    /// The records from this one on.
-    pub(super) fn records_mut(&mut self, from: usize) -> impl Iterator<Item = &mut Record> {
-        let (one, many) = match &mut self.0 {
-            Log::Empty { .. } => (None, None),
-            Log::One { record, .. } => (Some(record), None),
-            Log::Many(records) => (None, Some(records.iter_mut().skip(1))),
-        };
-        one.into_iter().chain(many.into_iter().flatten()).skip(from)
+    /// Makes the change to each of the records from this one on.
+    pub(super) fn change_from(&mut self, from: usize, change: impl Fn(&mut Record)) {
+        if let Log::Many(records) = &mut self.0 {
+            let from = from.saturating_add(1);
+            records.iter_mut().skip(from).for_each(change);
+            return;
+        }
+        self.rewrite(|records| records.iter_mut().skip(from).for_each(change));
     }
 
     /// Forgets the record, and no unit.
     pub(super) fn remove(&mut self, index: usize) {
-        match &mut self.0 {
-            Log::One { before, .. } if index == 0 => self.0 = Log::Empty { before: *before },
-            Log::Many(records) => {
-                records.remove(index.saturating_add(1));
-            }
-            _ => {}
+        if let Log::Many(records) = &mut self.0 {
+            records.remove(index.saturating_add(1));
+            return;
         }
+        self.rewrite(|records| {
+            if index < records.len() {
+                records.remove(index);
+            }
+        });
+    }
+
+    fn rewrite(&mut self, change: impl FnOnce(&mut Vec<Record>)) {
+        let mut records = self.iter().collect();
+        change(&mut records);
+        let before = self.before();
+        *self = Self::from(Written { before, records });
     }
 
     /// The first record that is inside the window that ends now.
@@ -160,7 +191,7 @@ impl State {
             let probe = low.saturating_add(step).saturating_sub(1);
             match self.get(probe) {
                 None => break self.len(),
-                Some(record) if holds(record) => break probe,
+                Some(record) if holds(&record) => break probe,
                 Some(_) => {
                     low = probe.saturating_add(1);
                     step = step.saturating_mul(2);
@@ -169,7 +200,7 @@ impl State {
         };
         while low < high {
             let middle = low.midpoint(high);
-            if self.get(middle).is_some_and(&holds) {
+            if self.get(middle).is_some_and(|r| holds(&r)) {
                 high = middle;
             } else {
                 low = middle.saturating_add(1);
@@ -179,13 +210,19 @@ impl State {
     }
 
     pub(super) fn total_before(&self, index: usize) -> u64 {
-        match (&self.0, index.checked_sub(1)) {
-            (Log::One { record, .. }, Some(0)) => record.total,
-            (Log::Empty { before } | Log::One { before, .. }, _) => *before,
-            (Log::Many(records), _) => {
-                let last = records.get(index).or_else(|| records.front());
-                last.map_or(0, |r| r.total)
-            }
+        if let Log::Many(records) = &self.0 {
+            let last = records.get(index).or_else(|| records.front());
+            return last.map_or(0, |r| r.total);
+        }
+        let last = index.checked_sub(1).and_then(|last| self.get(last));
+        last.map_or_else(|| self.before(), |r| r.total)
+    }
+
+    fn before(&self) -> u64 {
+        match &self.0 {
+            Log::Empty { before } | Log::One { before, .. } => *before,
+            Log::Two(pair) => pair.before(),
+            Log::Many(records) => records.front().map_or(0, |r| r.total),
         }
     }
 
@@ -194,8 +231,87 @@ impl State {
     }
 
     fn iter(&self) -> impl Iterator<Item = Record> {
-        (0..self.len()).filter_map(|index| self.get(index).copied())
+        (0..self.len()).filter_map(|index| self.get(index))
     }
+}
+
+impl Log {
+    fn of_two(before: u64, first: Record, second: Record) -> Self {
+        let pair = Pair::of(before, first, second);
+        let is_same = (pair.before(), pair.first(), pair.second()) == (before, first, second);
+        if is_same {
+            Self::Two(pair)
+        } else {
+            Self::of_many(before, &[first, second])
+        }
+    }
+
+    fn of_many(before: u64, records: &[Record]) -> Self {
+        let mut kept = VecDeque::with_capacity(records.len().saturating_add(1).max(ROOM_MIN));
+        kept.extend(records.first().map(|first| first.standing_for(before)));
+        kept.extend(records);
+        Self::Many(kept)
+    }
+}
+
+impl Pair {
+    /// These, or others if these do not fit.
+    fn of(before: u64, first: Record, second: Record) -> Self {
+        Self {
+            before: low(before),
+            stamp: low(first.stamp.as_micros()),
+            gap: low(second.stamp.micros_since(first.stamp)),
+            units: [
+                low(span(before, first.total)),
+                low(span(first.total, second.total)),
+            ],
+        }
+    }
+
+    fn before(&self) -> u64 {
+        whole(self.before)
+    }
+
+    fn first(&self) -> Record {
+        let [units, _] = self.units;
+        Record {
+            stamp: Timestamp::from_micros(whole(self.stamp)),
+            total: self.before().saturating_add(whole(units)) & USED_MAX,
+        }
+    }
+
+    fn second(&self) -> Record {
+        let first = self.first();
+        let [_, units] = self.units;
+        let stamp = first.stamp.as_micros().saturating_add(whole(self.gap));
+        Record {
+            stamp: Timestamp::from_micros(stamp),
+            total: first.total.saturating_add(whole(units)) & USED_MAX,
+        }
+    }
+}
+
+/// The low bytes of a number.
+fn low<const N: usize>(number: u64) -> [u8; N] {
+    let mut bytes = [0; N];
+    for (byte, of_number) in bytes.iter_mut().zip(number.to_le_bytes()) {
+        *byte = of_number;
+    }
+    bytes
+}
+
+/// The number that has these low bytes, and no others.
+fn whole<const N: usize>(bytes: [u8; N]) -> u64 {
+    let mut whole = [0; 8];
+    for (of_number, byte) in whole.iter_mut().zip(bytes) {
+        *of_number = byte;
+    }
+    u64::from_le_bytes(whole)
+}
+
+/// Units charged from one running total to a later one. Totals run round at [`USED_MAX`].
+pub(super) fn span(from: u64, to: u64) -> u64 {
+    to.wrapping_sub(from) & USED_MAX
 }
 
 impl Record {
@@ -217,7 +333,7 @@ impl Default for State {
 /// However it is kept: what it remembers is what counts.
 impl PartialEq for State {
     fn eq(&self, other: &Self) -> bool {
-        self.total_before(0) == other.total_before(0) && self.iter().eq(other.iter())
+        self.before() == other.before() && self.iter().eq(other.iter())
     }
 }
 
@@ -229,12 +345,8 @@ impl From<Written> for State {
         Self(match *records {
             [] => Log::Empty { before },
             [record] => Log::One { before, record },
-            [first, ..] => {
-                let mut kept = VecDeque::with_capacity(records.len().saturating_add(1));
-                kept.push_back(first.standing_for(before));
-                kept.extend(records);
-                Log::Many(kept)
-            }
+            [first, second] => Log::of_two(before, first, second),
+            _ => Log::of_many(before, &records),
         })
     }
 }
@@ -242,7 +354,7 @@ impl From<Written> for State {
 impl From<State> for Written {
     fn from(log: State) -> Self {
         Self {
-            before: log.total_before(0),
+            before: log.before(),
             records: log.iter().collect(),
         }
     }
@@ -312,7 +424,7 @@ mod tests {
                     }
                     1 => {
                         let from = random.usize(..4);
-                        log.records_mut(from).for_each(|r| r.total += 1);
+                        log.change_from(from, |r| r.total += 1);
                         let rest = plain.records.iter_mut().skip(from);
                         rest.for_each(|r| r.1 += 1);
                     }
@@ -330,6 +442,37 @@ mod tests {
                 }
                 is_same(&log, &plain);
             }
+        }
+    }
+
+    #[test]
+    fn two_records_are_kept_as_they_are_however_large_they_are() {
+        let record = |(stamp, total)| Record {
+            stamp: Timestamp::from_micros(stamp),
+            total,
+        };
+        let (day_us, most) = (86_400_000_000, 1 << 24);
+        for (before, first, second, fits) in [
+            (0, (5, 1), (6, 2), true),
+            (USED_MAX, (5, 0), (6, 1), true),
+            (7, (1 << 52, 7), ((1 << 52) + 12 * day_us, 7), true),
+            (0, (5, most - 1), (6, 2 * most - 2), true),
+            // More units than three bytes hold, of either, and more time than five.
+            (0, (5, most), (6, most), false),
+            (0, (5, 0), (6, most), false),
+            (0, (5, 1), (5 + 13 * day_us, 2), false),
+            // What only a file could say.
+            (u64::MAX, (5, 1), (6, 2), false),
+            (0, (5, u64::MAX), (6, 2), false),
+            (0, (6, 1), (5, 2), false),
+        ] {
+            let both = [record(first), record(second)];
+            let log = Log::of_two(before, both[0], both[1]);
+            assert_eq!(matches!(log, Log::Two(_)), fits, "{first:?}, {second:?}");
+            let log = State(log);
+            assert_eq!(log.before(), before);
+            assert_eq!(log.iter().collect::<Vec<_>>(), both);
+            assert_eq!(log.last_total(), both[1].total);
         }
     }
 

@@ -8,6 +8,7 @@
 use std::num::NonZeroU64;
 
 use super::bucket::share_of;
+use super::log::span;
 pub use super::log::{Entry, State};
 use super::{Charge, Cost, Decision, Limit, Timestamp, TooLarge, UNITS_MAX, USED_MAX, Verdict};
 
@@ -140,9 +141,9 @@ impl SlidingLog {
             return Some(kept);
         }
         let given = taken.min(charge.cost.units());
-        for record in kept.records_mut(place) {
+        kept.change_from(place, |record| {
             record.total = record.total.wrapping_sub(given) & USED_MAX;
-        }
+        });
         if given == taken {
             kept.remove(place);
         }
@@ -158,9 +159,4 @@ impl SlidingLog {
             },
         }
     }
-}
-
-/// Units charged from one running total to a later one. Totals run round at [`USED_MAX`].
-fn span(from: u64, to: u64) -> u64 {
-    to.wrapping_sub(from) & USED_MAX
 }

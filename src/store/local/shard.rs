@@ -238,7 +238,7 @@ mod tests {
             shard.add(kept(key(number), number, LATER));
             let len = number + 1;
             // On both sides of the edges of pages and of powers of two, and amid them.
-            if len < 40 || (len + 1) % 1_024 < 3 || len % 1_500 == 0 {
+            if len < 40 || (len + 1) % 1_024 < 3 || len.is_multiple_of(1_500) {
                 has_only(&shard, ALL, |n| n < len);
             }
         }
@@ -251,7 +251,7 @@ mod tests {
             assert!(!shard.replace(&key(number), |_| None));
             gone[usize::try_from(number).unwrap()] = true;
             let left = ALL - step - 1;
-            if left < 40 || (left + 1) % 1_024 < 3 || left % 1_500 == 0 {
+            if left < 40 || (left + 1) % 1_024 < 3 || left.is_multiple_of(1_500) {
                 has_only(&shard, ALL, |n| !is_gone(&gone, n));
             }
         }
@@ -278,11 +278,11 @@ mod tests {
         const ALL: u64 = 5_000;
         let mut shard = of([]);
         for number in 0..ALL {
-            let fresh_at = if number % 3 == 0 { LATER } else { NOW };
+            let fresh_at = if number.is_multiple_of(3) { LATER } else { NOW };
             shard.add(kept(key(number), number, fresh_at));
         }
         let spared = [key(1), key(4_999)];
-        let stays = |number: u64| number % 3 == 0 || number == 1 || number == 4_999;
+        let stays = |number: u64| number.is_multiple_of(3) || number == 1 || number == 4_999;
         let (mut swept, mut steps) = (0, 0);
         while steps < ALL {
             swept += shard.sweep(7, NOW, Outage::default(), &spared);
