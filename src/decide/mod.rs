@@ -8,6 +8,7 @@ pub mod bucket;
 mod exact;
 pub mod fixed_window;
 mod leaky_bucket;
+mod log;
 pub mod sliding_counter;
 pub mod sliding_log;
 mod token_bucket;

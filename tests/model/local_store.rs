@@ -95,6 +95,44 @@ fn what_is_fresh_goes_by_itself_as_others_come() {
 }
 
 #[test]
+fn each_of_a_crowd_has_what_it_used_while_others_come_and_go() {
+    let (store, clock) = store(100_000);
+    let hour = |name| {
+        let rule = FixedWindow::new(limit(100, 3_600 * SECOND_US), Anchor::FirstRequest);
+        policy(name, Rule::FixedWindow(rule.unwrap()))
+    };
+    let (staying, going) = (hour("staying"), ten("going"));
+    let used = |entity: u64| 1 + entity % 90;
+    let is_as_used = |entities: std::ops::Range<u64>| {
+        for entity in entities {
+            let (_, decisions) = store.decide_now(&[check(&staying, entity, 0)]).unwrap();
+            assert_eq!(decisions[0].remaining, 100 - used(entity), "{entity}");
+        }
+    };
+    // Each comes with one that soon goes. Two at a time are looked at, so that these stay for a while.
+    for entity in 0..30_000 {
+        let both = [
+            check(&going, entity, 10),
+            check(&staying, entity, used(entity)),
+        ];
+        assert!(allows(&store, &both));
+        if [5, 100, 5_000].contains(&entity) {
+            is_as_used(0..entity + 1);
+        }
+    }
+    assert_eq!(store.len(), 60_000);
+    clock.set(Timestamp::from_micros(START_US + 2 * SECOND_US));
+    assert_eq!(store.sweep(200_000), 30_000);
+    assert_eq!(store.len(), 30_000);
+    is_as_used(0..30_000);
+    // All of them go, and the first ones are as new.
+    clock.set(Timestamp::from_micros(START_US + 3_600 * SECOND_US));
+    assert_eq!(store.sweep(200_000), 30_000);
+    assert!(store.is_empty());
+    assert!(allows(&store, &[check(&staying, 0, 100)]));
+}
+
+#[test]
 fn a_sweep_spares_who_is_in_debt() {
     let (store, _) = store(1_000);
     let policy = ten("ten");

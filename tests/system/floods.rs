@@ -135,8 +135,8 @@ fn a_limit_on_files_is_raised_and_where_it_cannot_be_fewer_connect() {
     }
 }
 
-/// What a state may take in memory, its share of tables that grow by doubling included.
-const BYTES_A_KEY: u64 = 400;
+/// What a state may take in memory, with a log of three requests and its share of what is not filled.
+const BYTES_A_KEY: u64 = 200;
 
 /// A request of this number's address, by a trusted proxy's word. The first byte keeps the crowds apart.
 fn request(crowd: u8, number: u32) -> String {

@@ -4,6 +4,9 @@
 //! checks are decided at one instant and two requests never wait for each other in a ring. The clock is read under
 //! the locks: what a state was stamped with is never later than the next reading.
 
+mod chains;
+mod key;
+mod pages;
 mod shard;
 mod snapshot;
 
@@ -12,8 +15,10 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-pub use self::shard::Outage;
-use self::shard::{Key, Shard};
+use self::chains::STATES_MAX;
+use self::key::Key;
+pub use self::key::Outage;
+use self::shard::Shard;
 use self::snapshot::Kept;
 pub use self::snapshot::SnapshotError;
 use super::StoreError;
@@ -23,6 +28,12 @@ use crate::decide::{Ask, Change, Charge, Decision, Timestamp, decide_all};
 
 /// How many shards there are: more than threads, so that these seldom meet.
 const SHARDS: usize = 64;
+
+/// The most keys there are, whatever is asked for: half of what the shards have places for, if these fill evenly.
+const KEYS_MAX: usize = SHARDS * STATES_MAX / 2;
+
+/// How many states of a shard are swept at a time, so that nobody waits long for its lock.
+const SWEEP_AT_ONCE: usize = 64;
 
 /// How many states are looked at, for one that is fresh, to make room for a stranger.
 const SEARCH: usize = 64;
@@ -36,7 +47,7 @@ const LOOK: usize = 2;
 /// stranger's request has no decision, [`StoreError::Full`].
 #[derive(Debug)]
 pub struct LocalStore {
-    shards: Box<[Mutex<Shard>]>,
+    shards: Box<[Apart]>,
     max_keys: usize,
     keys: AtomicUsize,
     /// The shard that is swept next.
@@ -46,14 +57,30 @@ pub struct LocalStore {
     clock: Clock,
 }
 
+/// A shard in lines of the cache that are its own: whoever locks another one does not slow it down.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Apart(Mutex<Shard>);
+
+impl Apart {
+    /// What a thread that panicked left is whole: a change is made at once.
+    fn lock(&self) -> MutexGuard<'_, Shard> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl LocalStore {
-    /// An empty store of at most `max_keys` states. A state takes about 200 bytes; a sliding log 16 more for each
-    /// request that it remembers.
+    /// An empty store of at most `max_keys` states. A state takes 72 bytes, and a sliding log of several requests 16 to
+    /// 32 more for each.
     #[must_use]
     pub fn new(max_keys: NonZeroUsize, clock: Clock) -> Self {
+        let max_keys = max_keys.get().min(KEYS_MAX);
+        // Keys spread unevenly: a fifth more than there are of them on average.
+        let expected = (max_keys / SHARDS).saturating_mul(6) / 5;
+        let shard = || Apart(Mutex::new(Shard::new(expected)));
         Self {
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            max_keys: max_keys.get(),
+            shards: (0..SHARDS).map(|_| shard()).collect(),
+            max_keys,
             keys: AtomicUsize::new(0),
             next_swept: AtomicUsize::new(0),
             outage: AtomicU16::new(Outage::after(0).number()),
@@ -188,21 +215,26 @@ impl LocalStore {
         let now = self.clock.now();
         let mut swept = 0;
         let mut left = limit;
-        for _ in 0..SHARDS {
-            if left == 0 {
+        let mut empty = 0;
+        while left > 0 && empty < SHARDS {
+            let Some(shard) = self.next_swept() else {
                 break;
-            }
-            let next = self.next_swept.fetch_add(1, Ordering::Relaxed) % SHARDS;
-            let Some(shard) = self.shards.get(next) else {
-                continue;
             };
-            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            let looked_at = left.min(shard.len());
-            swept += shard.sweep(looked_at, now, self.outage(), &[]);
+            let mut shard = shard.lock();
+            let looked_at = left.min(shard.len()).min(SWEEP_AT_ONCE);
+            empty = if looked_at == 0 { empty + 1 } else { 0 };
             left -= looked_at;
+            let gone = shard.sweep(looked_at, now, self.outage(), &[]);
+            self.keys.fetch_sub(gone, Ordering::Relaxed);
+            swept += gone;
         }
-        self.keys.fetch_sub(swept, Ordering::Relaxed);
         swept
+    }
+
+    /// The shards in turn.
+    fn next_swept(&self) -> Option<&Apart> {
+        let next = self.next_swept.fetch_add(1, Ordering::Relaxed) % SHARDS;
+        self.shards.get(next)
     }
 
     /// Writes all that counts into a file, to be taken over by [`LocalStore::restore`] after a restart. Returns how
@@ -230,7 +262,7 @@ impl LocalStore {
         let now = self.clock.now();
         let mut kept = Vec::new();
         for shard in &self.shards {
-            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            let shard = shard.lock();
             kept.extend(shard.kept(now, self.outage()));
         }
         kept
@@ -301,10 +333,8 @@ impl LocalStore {
         )
     }
 
-    /// What a thread that panicked left is whole: a change is made at once.
     fn lock_shard(&self, index: usize) -> Option<(usize, MutexGuard<'_, Shard>)> {
-        let shard = self.shards.get(index)?;
-        Some((index, shard.lock().unwrap_or_else(PoisonError::into_inner)))
+        Some((index, self.shards.get(index)?.lock()))
     }
 
     /// Makes room for `added` states, if need be by dropping fresh ones: not those of `keys`, which are being decided.
@@ -345,8 +375,7 @@ impl LocalStore {
         // Elsewhere, too, but without waiting for a lock: others may be waiting for those that are held here.
         let mut left = SEARCH;
         for _ in 0..SHARDS {
-            let next = self.next_swept.fetch_add(1, Ordering::Relaxed) % SHARDS;
-            let Some(Ok(mut shard)) = self.shards.get(next).map(Mutex::try_lock) else {
+            let Some(Ok(mut shard)) = self.next_swept().map(|shard| shard.0.try_lock()) else {
                 continue;
             };
             let looked_at = left.min(shard.len());
@@ -384,5 +413,36 @@ impl Held<'_> {
             .iter_mut()
             .find(|(i, _)| *i == index)
             .map(|(_, shard)| &mut **shard)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::ManualClock;
+    use crate::decide::{State, fixed_window};
+
+    #[test]
+    fn a_million_states_take_at_most_80_bytes_each() {
+        const STATES: usize = 1_000_000;
+        let max_keys = NonZeroUsize::new(STATES).unwrap();
+        let store = LocalStore::new(max_keys, Clock::Manual(ManualClock::default()));
+        for number in 0..1_000_000_u64 {
+            let spread = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let key = Key::numbered(spread, spread.rotate_left(17));
+            let (_, mut shard) = store.lock_shard(key.shard(SHARDS)).unwrap();
+            shard.add(Kept {
+                key,
+                state: State::FixedWindow(fixed_window::State {
+                    start: Timestamp::default(),
+                    used: number,
+                }),
+                fresh_at: Timestamp::default(),
+            });
+        }
+        let held: usize = store.shards.iter().map(|shard| shard.lock().len()).sum();
+        assert_eq!(held, STATES);
+        let bytes: usize = store.shards.iter().map(|shard| shard.lock().bytes()).sum();
+        assert!(bytes <= STATES * 80, "{bytes}");
     }
 }

@@ -1,61 +1,25 @@
-//! One shard: states stand in a row, so that a sweep can go on where the last one stopped, and a table says where
-//! each of them stands. The table holds places alone: four bytes a key, so that more of it stays in the cache.
+//! One shard: states stand in a row, so that a sweep can go on where the last one stopped, and chains say where each
+//! of them stands. Nothing that it does takes longer for the number of states in it.
 
 use std::mem;
 
-use hashbrown::HashTable;
-use serde::{Deserialize, Serialize};
-
+use super::chains::{Chains, STATES_MAX, Slots};
+use super::key::{Key, Outage};
 use super::snapshot::Kept;
-use crate::check::Check;
 use crate::decide::{Change, State, Timestamp, sliding_log};
 
-/// Of whom and by what: an entity and a policy's generation.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub(super) struct Key {
-    entity: [u8; 16],
-    policy: u64,
-}
-
-/// Of a key's policy, what says which it is. The rest says in which outage it counted.
-const POLICY: u64 = 0x0000_ffff_ffff_ffff;
-
-/// The outage of the shared store in which a state was counted, if it was in one. They are told apart by their
-/// numbers; after 65,535 of them these come round.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Outage(u16);
-
-impl Outage {
-    /// The outage after so many recoveries.
-    #[must_use]
-    pub fn after(recoveries: u32) -> Self {
-        Self(u16::try_from(recoveries % 0xffff + 1).unwrap_or(u16::MAX))
-    }
-
-    pub(super) const fn from_number(number: u16) -> Self {
-        Self(number)
-    }
-
-    pub(super) const fn number(self) -> u16 {
-        self.0
-    }
-
-    fn tag(self) -> u64 {
-        u64::from(self.0) << 48
-    }
-}
-
 /// States by key.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Shard {
-    places: HashTable<u32>,
-    slots: Vec<Slot>,
-    /// Where the next sweep goes on.
-    next: usize,
+    slots: Slots,
+    chains: Chains,
+    /// Where the next sweep goes on: towards the front, from the one before.
+    swept_to: usize,
 }
 
-/// A state, and whose it is.
+/// A state, and whose it is: one line of the cache.
 #[derive(Debug)]
+#[repr(align(64))]
 pub(super) struct Slot {
     key: Key,
     state: State,
@@ -63,51 +27,17 @@ pub(super) struct Slot {
     fresh_at: Timestamp,
 }
 
-impl Key {
-    /// The key of what `check`'s policy has counted for its entity, in this outage.
-    pub(super) fn of(check: &Check<'_>, outage: Outage) -> Self {
-        // FNV-1a: names are few, short, and the operator's own.
-        let start = 0xcbf2_9ce4_8422_2325 ^ u64::from(check.policy.generation.0);
-        let fold = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        Self {
-            entity: check.entity.0,
-            policy: check.policy.name.bytes().fold(start, fold) & POLICY | outage.tag(),
-        }
-    }
-
-    /// Which of `shards` it belongs to. An entity's states may lie in several.
-    pub(super) fn shard(&self, shards: usize) -> usize {
-        // Other bits than the map's own hash uses first.
-        let [.., a, b] = self.entity;
-        let policy = usize::try_from(self.policy >> 32 & 0xffff).unwrap_or_default();
-        (usize::from(a) << 8 | usize::from(b)).wrapping_add(policy) % shards
-    }
-
-    /// The same in this outage, if it was counted in one.
-    pub(super) fn in_outage(self, outage: Outage) -> Self {
-        let in_one = self.policy & !POLICY != 0;
-        let tag = if in_one { outage.tag() } else { 0 };
-        Self {
-            policy: self.policy & POLICY | tag,
-            ..self
-        }
-    }
-
-    /// Whether it was counted in an outage that is over.
-    fn is_over(&self, current: Outage) -> bool {
-        let tag = self.policy & !POLICY;
-        tag != 0 && tag != current.tag()
-    }
-
-    /// Eight bytes of the entity are enough: it is a keyed hash, which nobody outside can aim.
-    fn hash(&self) -> u64 {
-        let [a, b, c, d, e, f, g, h, ..] = self.entity;
-        let spread = u64::from_le_bytes([a, b, c, d, e, f, g, h]) ^ self.policy;
-        spread.wrapping_mul(0x9e37_79b9_7f4a_7c15)
-    }
-}
+const _: () = assert!(size_of::<Slot>() == 64, "a slot is a line of the cache");
 
 impl Slot {
+    pub(super) fn is_of(&self, key: &Key) -> bool {
+        self.key == *key
+    }
+
+    pub(super) fn hash(&self) -> u64 {
+        self.key.hash()
+    }
+
     pub(super) const fn state(&self) -> &State {
         &self.state
     }
@@ -117,31 +47,34 @@ impl Slot {
         self.fresh_at = fresh_at;
         change.apply_to(&mut self.state);
     }
+
+    /// Whether it counts at `now`, in this outage if it was counted in one.
+    fn counts(&self, now: Timestamp, outage: Outage) -> bool {
+        self.fresh_at > now && !self.key.is_over(outage)
+    }
 }
 
 impl Shard {
-    pub(super) fn len(&self) -> usize {
+    /// An empty one; so many states are expected.
+    pub(super) fn new(expected: usize) -> Self {
+        Self {
+            slots: Slots::new(expected),
+            chains: Chains::new(expected),
+            swept_to: 0,
+        }
+    }
+
+    pub(super) const fn len(&self) -> usize {
         self.slots.len()
     }
 
-    fn place(&self, key: &Key) -> Option<usize> {
-        let is_its = |place: &u32| self.slot_at(*place).is_some_and(|slot| slot.key == *key);
-        self.places
-            .find(key.hash(), is_its)
-            .map(|place| index(*place))
-    }
-
-    fn slot_at(&self, place: u32) -> Option<&Slot> {
-        self.slots.get(index(place))
-    }
-
     pub(super) fn get(&self, key: &Key) -> Option<&State> {
-        let place = self.place(key)?;
-        self.slots.get(place).map(|slot| &slot.state)
+        let place = self.chains.find(&self.slots, key)?;
+        self.slots.get(place).map(Slot::state)
     }
 
     pub(super) fn slot_mut(&mut self, key: &Key) -> Option<&mut Slot> {
-        let place = self.place(key)?;
+        let place = self.chains.find(&self.slots, key)?;
         self.slots.get_mut(place)
     }
 
@@ -149,7 +82,7 @@ impl Shard {
     pub(super) fn kept(&self, now: Timestamp, outage: Outage) -> impl Iterator<Item = Kept> {
         self.slots
             .iter()
-            .filter(move |slot| slot.fresh_at > now && !slot.key.is_over(outage))
+            .filter(move |slot| slot.counts(now, outage))
             .map(|slot| Kept {
                 key: slot.key,
                 state: slot.state.clone(),
@@ -179,18 +112,15 @@ impl Shard {
 
     /// Puts in the state of a key that has none.
     pub(super) fn add(&mut self, kept: Kept) {
-        let Ok(place) = u32::try_from(self.slots.len()) else {
+        if self.len() >= STATES_MAX {
             return;
-        };
-        let key = kept.key;
+        }
         self.slots.push(Slot {
-            key,
+            key: kept.key,
             state: kept.state,
             fresh_at: kept.fresh_at,
         });
-        let slots = &self.slots;
-        self.places
-            .insert_unique(key.hash(), place, |place| hash_at(slots, *place));
+        self.chains.add(&self.slots);
     }
 
     /// Lets `change` make another state of the one that is kept, or nothing: then it says true.
@@ -199,7 +129,7 @@ impl Shard {
         key: &Key,
         change: impl FnOnce(State) -> Option<State>,
     ) -> bool {
-        let Some(place) = self.place(key) else {
+        let Some(place) = self.chains.find(&self.slots, key) else {
             return false;
         };
         let Some(slot) = self.slots.get_mut(place) else {
@@ -213,8 +143,7 @@ impl Shard {
             slot.state = state;
             return false;
         }
-        self.remove(place);
-        true
+        self.chains.remove(&mut self.slots, place).is_some()
     }
 
     /// Looks at the next `limit` states, drops those that are fresh or of an outage that is over, but for `spared`, and
@@ -227,57 +156,177 @@ impl Shard {
         spared: &[Key],
     ) -> usize {
         let mut dropped = 0;
-        for _ in 0..limit.min(self.slots.len()) {
-            if self.next >= self.slots.len() {
-                self.next = 0;
-            }
-            let is_droppable = |slot: &Slot| {
-                (slot.fresh_at <= now || slot.key.is_over(outage)) && !spared.contains(&slot.key)
+        for _ in 0..limit.min(self.len()) {
+            // Towards the front: what takes the place of one that goes has been looked at, and where all go nothing moves.
+            let next = match self.swept_to.min(self.len()) {
+                0 => self.len(),
+                next => next,
             };
-            if self.slots.get(self.next).is_some_and(is_droppable) {
-                self.remove(self.next);
+            self.swept_to = next - 1;
+            let Ok(place) = u32::try_from(self.swept_to) else {
+                continue;
+            };
+            let is_droppable =
+                |slot: &Slot| !slot.counts(now, outage) && !spared.contains(&slot.key);
+            if self.slots.get(place).is_some_and(is_droppable) {
+                self.chains.remove(&mut self.slots, place);
                 dropped += 1;
-            } else {
-                self.next += 1;
             }
         }
         dropped
     }
 
-    /// Removes the state at this place; the last one takes it.
-    fn remove(&mut self, place: usize) {
-        if place >= self.slots.len() {
-            return;
-        }
-        let last = self.slots.len() - 1;
-        let gone = self.slots.swap_remove(place);
-        if let Ok(entry) = self
-            .places
-            .find_entry(gone.key.hash(), |known| index(*known) == place)
-        {
-            entry.remove();
-        }
-        if let (Some(moved), Ok(place)) = (self.slots.get(place), u32::try_from(place))
-            && let Some(known) = self
-                .places
-                .find_mut(moved.key.hash(), |known| index(*known) == last)
-        {
-            *known = place;
-        }
-        if self.slots.capacity() > 64 && self.slots.len() < self.slots.capacity() / 4 {
-            self.slots.shrink_to(self.slots.len() * 2);
-            let slots = &self.slots;
-            self.places
-                .shrink_to(slots.len() * 2, |place| hash_at(slots, *place));
-        }
+    /// The bytes that it takes, but for the logs of several requests.
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> usize {
+        self.slots.bytes() + self.chains.bytes()
     }
 }
 
-/// A place as an index. A shard holds fewer than 2^32 states, by far.
-fn index(place: u32) -> usize {
-    usize::try_from(place).unwrap_or(usize::MAX)
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decide::fixed_window;
 
-fn hash_at(slots: &[Slot], place: u32) -> u64 {
-    slots.get(index(place)).map_or(0, |slot| slot.key.hash())
+    const NOW: Timestamp = Timestamp::from_micros(1_000);
+    const LATER: Timestamp = Timestamp::from_micros(2_000);
+
+    /// The state of a key, which tells whose it is.
+    fn state(number: u64) -> State {
+        State::FixedWindow(fixed_window::State {
+            start: NOW,
+            used: number,
+        })
+    }
+
+    fn kept(key: Key, number: u64, fresh_at: Timestamp) -> Kept {
+        Kept {
+            key,
+            state: state(number),
+            fresh_at,
+        }
+    }
+
+    /// Spread like hashes.
+    fn key(number: u64) -> Key {
+        Key::numbered(number.wrapping_mul(0x2545_f491_4f6c_dd1d), number)
+    }
+
+    /// A shard of these numbers.
+    fn of(numbers: impl IntoIterator<Item = u64>) -> Shard {
+        let mut shard = Shard::new(1);
+        for number in numbers {
+            shard.add(kept(key(number), number, LATER));
+        }
+        shard
+    }
+
+    fn has_only(shard: &Shard, all: u64, holds: impl Fn(u64) -> bool) {
+        for number in 0..all {
+            let expected = holds(number).then(|| state(number));
+            assert_eq!(shard.get(&key(number)), expected.as_ref(), "{number}");
+        }
+        let held = (0..all).filter(|number| holds(*number)).count();
+        assert_eq!(shard.len(), held);
+    }
+
+    #[test]
+    fn every_key_is_found_however_many_have_come_and_gone() {
+        const ALL: u64 = 9_000;
+        let mut shard = Shard::new(1);
+        for number in 0..ALL {
+            shard.add(kept(key(number), number, LATER));
+            let len = number + 1;
+            // On both sides of the edges of pages and of powers of two, and amid them.
+            if len < 40 || (len + 1) % 1_024 < 3 || len.is_multiple_of(1_500) {
+                has_only(&shard, ALL, |n| n < len);
+            }
+        }
+        // They go in an order of their own: 4,001 is no divisor of 9,000.
+        let mut gone = vec![false; usize::try_from(ALL).unwrap()];
+        let is_gone = |gone: &[bool], n: u64| gone[usize::try_from(n).unwrap()];
+        for step in 0..ALL {
+            let number = step * 4_001 % ALL;
+            assert!(shard.replace(&key(number), |_| None));
+            assert!(!shard.replace(&key(number), |_| None));
+            gone[usize::try_from(number).unwrap()] = true;
+            let left = ALL - step - 1;
+            if left < 40 || (left + 1) % 1_024 < 3 || left.is_multiple_of(1_500) {
+                has_only(&shard, ALL, |n| !is_gone(&gone, n));
+            }
+        }
+    }
+
+    #[test]
+    fn keys_of_one_hash_are_told_apart() {
+        let mut shard = Shard::new(1);
+        let same = |number| Key::numbered(7, number);
+        for number in 0..100 {
+            shard.add(kept(same(number), number, LATER));
+        }
+        for number in (0..100).step_by(3) {
+            assert!(shard.replace(&same(number), |_| None));
+        }
+        for number in 0..100 {
+            let expected = (number % 3 > 0).then(|| state(number));
+            assert_eq!(shard.get(&same(number)), expected.as_ref());
+        }
+    }
+
+    #[test]
+    fn a_sweep_finds_all_that_is_fresh_and_takes_nothing_else() {
+        const ALL: u64 = 5_000;
+        let mut shard = of([]);
+        for number in 0..ALL {
+            let fresh_at = if number.is_multiple_of(3) { LATER } else { NOW };
+            shard.add(kept(key(number), number, fresh_at));
+        }
+        let spared = [key(1), key(4_999)];
+        let stays = |number: u64| number.is_multiple_of(3) || number == 1 || number == 4_999;
+        let (mut swept, mut steps) = (0, 0);
+        while steps < ALL {
+            swept += shard.sweep(7, NOW, Outage::default(), &spared);
+            steps += 7;
+        }
+        has_only(&shard, ALL, stays);
+        assert_eq!(u64::try_from(swept + shard.len()).unwrap(), ALL);
+        let steps = usize::try_from(ALL).unwrap();
+        shard.sweep(steps, LATER, Outage::default(), &[]);
+        has_only(&shard, ALL, |_| false);
+    }
+
+    #[test]
+    fn what_comes_while_a_sweep_goes_round_is_swept_when_its_turn_comes() {
+        let mut shard = of(0..10);
+        assert_eq!(shard.sweep(4, NOW, Outage::default(), &[]), 0);
+        for number in 10..3_000 {
+            shard.add(kept(key(number), number, NOW));
+            shard.sweep(2, NOW, Outage::default(), &[]);
+            // At most those that came since the sweep began a round, and as many again in the next.
+            assert!(shard.len() <= 30, "{}", shard.len());
+        }
+    }
+
+    #[test]
+    fn memory_follows_the_number_of_states_up_and_down() {
+        let mut shard = Shard::new(100_000);
+        let empty = shard.bytes();
+        for number in 0..100_000 {
+            shard.add(kept(key(number), number, LATER));
+        }
+        assert!(shard.bytes() < 100_000 * 75, "{}", shard.bytes());
+        for number in 10_000..100_000 {
+            shard.replace(&key(number), |_| None);
+        }
+        // Twice as many chains as states, and two pages, may stay.
+        assert!(
+            shard.bytes() < 10_000 * 76 + 3 * (128 << 10),
+            "{}",
+            shard.bytes()
+        );
+        for number in 0..10_000 {
+            shard.replace(&key(number), |_| None);
+        }
+        assert_eq!(shard.bytes(), empty);
+    }
 }

@@ -11,7 +11,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::shard::Key;
+use super::key::Key;
 use crate::check::KeySecret;
 use crate::decide::{State, Timestamp};
 
