@@ -18,6 +18,7 @@ use pingora::services::background::{BackgroundService, background_service};
 use pingora::services::listening::Service;
 use thiserror::Error;
 use tokio::sync::Mutex;
+use tokio::task::yield_now;
 use tokio::time::{interval, sleep, timeout};
 use tracing::{info, warn};
 
@@ -48,7 +49,8 @@ const TRIES_MAX: usize = 16;
 const FLUSH_EVERY: Duration = Duration::from_millis(200);
 const SWEEP_EVERY: Duration = Duration::from_millis(500);
 /// Entries looked at in one sweep: a million keys are seen twice a minute.
-const SWEEP_STEPS: usize = 20_000;
+const SWEEP_PARTS: usize = 20;
+const SWEEP_PART: usize = 1_000;
 
 /// How long nothing is served while the first connection to the store is tried: what is decided without it counts apart.
 const FIRST_TRY_MAX: Duration = Duration::from_secs(1);
@@ -291,7 +293,11 @@ async fn sweep(gateway: Arc<Gateway>) {
     let mut tick = interval(SWEEP_EVERY);
     loop {
         tick.tick().await;
-        gateway.limiter.local().sweep(SWEEP_STEPS);
+        // In parts, so that the tasks of this thread get their turn.
+        for _ in 0..SWEEP_PARTS {
+            gateway.limiter.local().sweep(SWEEP_PART);
+            yield_now().await;
+        }
     }
 }
 
