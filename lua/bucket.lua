@@ -5,13 +5,6 @@
 --          bytes each
 local owed, charge, micros_to_earn, room, give_back
 if token_buckets + leaky_buckets > 0 then
-  -- The kept debt. What an edited limit finds is carried over as used units, rounded up.
-  local function in_own_unit(meter, debt, unit)
-    if unit == meter.unit then return min(debt, meter.debt_max) end
-    local used = div_ceil(debt, unit)
-    return min(used, div(meter.debt_max, meter.unit)) * meter.unit
-  end
-
   -- What is still owed at `now`: the debt, the last tick before now, and whether the kept stamp was later than now.
   function owed(meter, kept, now)
     if not kept or #kept ~= 20 then return 0, now, false end
@@ -20,13 +13,17 @@ if token_buckets + leaky_buckets > 0 then
     -- A stamp from the future means that the clock stepped back: read it as if it were now.
     local stepped_back = stamp > now
     if stepped_back then stamp = now end
-    local before = in_own_unit(meter, debt, unit)
-    local elapsed = div(now - stamp, meter.tick_us)
-    -- Capped first, so that the product stays exact however long nobody called.
-    local earning = min(elapsed, div_ceil(before, meter.refill))
-    debt = before - earning * meter.refill
-    if debt <= 0 then return 0, now, stepped_back end
-    return debt, stamp + elapsed * meter.tick_us, stepped_back
+    if unit ~= meter.unit then
+      -- What an edited limit finds is carried over as used units, rounded up.
+      debt = min(div_ceil(debt, unit), div(meter.debt_max, meter.unit)) * meter.unit
+    elseif debt > meter.debt_max then
+      debt = meter.debt_max
+    end
+    local refill, tick_us = meter.refill, meter.tick_us
+    local elapsed = div(now - stamp, tick_us)
+    -- Compared first, so that the product stays exact however long nobody called.
+    if elapsed >= div_ceil(debt, refill) then return 0, now, stepped_back end
+    return debt - elapsed * refill, stamp + elapsed * tick_us, stepped_back
   end
 
   -- What is kept once `price` is charged: the debt, and its stamp.
@@ -40,7 +37,7 @@ if token_buckets + leaky_buckets > 0 then
     -- refill * under_way / tick_us, in products that stay exact.
     local odd = div(refill % tick_us * under_way, tick_us)
     local earned = div(refill, tick_us) * under_way + odd
-    return max(debt - earned, 0) + price, now
+    return (debt > earned and debt - earned or 0) + price, now
   end
 
   -- Time to earn `credit`. Rounded up: an answer is never early.

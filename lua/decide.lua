@@ -10,19 +10,33 @@
 -- is what the next finds. It is written once, at the end.
 -- Whole numbers only, all below 2^53: a Lua number holds them exactly.
 
--- What is kept, by the number of its key: values, read at once, and logs, each opened when it is first asked about.
-local kept = #rules > sliding_logs and call("MGET", spread(KEYS)) or {}
--- Of what has changed, how long until it means nothing any more (µs).
-local resets = {}
-local reply, answered = { pack(">i8", now) }, 1
-
-local function keep(rule, key, change, reset_after)
-  if rule.keep then rule.keep(rule, kept[key], change, now) else kept[key] = change end
-  resets[key] = reset_after
+-- State and expiry go in one command, or in one script: no key without an expiry.
+local function write(key, state, reset_after)
+  local ttl_ms = div_ceil(reset_after, 1000) + slack_ms
+  if ttl_ms < 1 then ttl_ms = 1 end
+  if type(state) == "table" then state.write(state, ttl_ms) else call("SET", key, state, "PX", ttl_ms) end
 end
 
--- Of a request of several checks.
-local rule_of, key_of, changes, allows, resets_of
+-- Most calls are one check: it needs no tables.
+if #asked - at == 10 then
+  local _, _, cost = unpack(">I2I2I6", asked, at)
+  local rule, key = rules[1], KEYS[1]
+  local state = rule.open and rule.open(key) or call("MGET", key)[1]
+  local change, allowed, remaining, retry_after, reset_after, delay = rule.decide(rule, state, now, cost)
+  if change then write(key, rule.keep and rule.keep(rule, state, change, now) or change, reset_after) end
+  return pack(">i8i8i8i8i8i8", now, allowed, remaining, retry_after, reset_after, delay)
+end
+
+-- What is kept, by the number of its key: values, read at once, and logs, each opened when it is first asked about.
+local kept = #rules > sliding_logs and call("MGET", spread(KEYS)) or {}
+-- With room for a few: a table that grows is made anew.
+-- Of what has changed, how long until it means nothing any more (µs).
+local resets = { false, false, false, false }
+local reply, answered = { pack(">i8", now), "", "", "" }, 1
+-- Of a request: its checks' rules and keys, and what they came to.
+local rule_of, key_of, changes = { 0, 0, 0, 0 }, { 0, 0, 0, 0 }, { 0, 0, 0, 0 }
+local verdicts, afters = { 0, 0, 0, 0 }, { 0, 0, 0, 0 }
+
 while at <= #asked do
   local count, denied, flags = 0, false, 0
   repeat
@@ -31,34 +45,26 @@ while at <= #asked do
     local rule = rules[number]
     if rule.open and type(kept[key]) ~= "table" then kept[key] = rule.open(KEYS[key]) end
     local change, allowed, remaining, retry_after, reset_after, delay = rule.decide(rule, kept[key], now, cost)
-    answered = answered + 1
+    if allowed == 0 and flags % 2 == 1 then denied = true end
+    count, answered = count + 1, answered + 1
+    rule_of[count], key_of[count], changes[count] = rule, key, change
+    verdicts[count], afters[count] = allowed, reset_after
     reply[answered] = pack(">i8i8i8i8i8", allowed, remaining, retry_after, reset_after, delay)
-    if count == 0 and flags >= 2 then
-      if change then keep(rule, key, change, reset_after) end
-    else
-      if not rule_of then rule_of, key_of, changes, allows, resets_of = {}, {}, {}, {}, {} end
-      count = count + 1
-      rule_of[count], key_of[count], changes[count] = rule, key, change
-      allows[count], resets_of[count] = allowed == 1, reset_after
-      if allowed == 0 and flags % 2 == 1 then denied = true end
-    end
   until flags >= 2
   for i = 1, count do
-    local rule, key = rule_of[i], key_of[i]
-    if denied and allows[i] then
+    local rule, key, change = rule_of[i], key_of[i], changes[i]
+    if denied and verdicts[i] == 1 then
       -- What is spared is answered as if it had only looked.
-      local _, _, remaining, retry_after, reset_after, delay = rule.decide(rule, kept[key], now, 0)
-      reply[answered - count + i] = pack(">i8i8i8i8i8", 1, remaining, retry_after, reset_after, delay)
-    elseif changes[i] then
-      keep(rule, key, changes[i], resets_of[i])
+      local _, allowed, remaining, retry_after, reset_after, delay = rule.decide(rule, kept[key], now, 0)
+      reply[answered - count + i] = pack(">i8i8i8i8i8", allowed, remaining, retry_after, reset_after, delay)
+    elseif change then
+      kept[key] = rule.keep and rule.keep(rule, kept[key], change, now) or change
+      resets[key] = afters[i]
     end
   end
 end
 
--- State and expiry go in one command, or in one script: no key without an expiry.
-for key, reset_after in pairs(resets) do
-  local state = kept[key]
-  local ttl_ms = max(div_ceil(reset_after, 1000) + slack_ms, 1)
-  if type(state) == "table" then state.write(state, ttl_ms) else call("SET", KEYS[key], state, "PX", ttl_ms) end
+for key, name in ipairs(KEYS) do
+  if resets[key] then write(name, kept[key], resets[key]) end
 end
 return table.concat(reply)

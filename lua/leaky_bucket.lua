@@ -4,7 +4,7 @@
 if leaky_buckets > 0 then
   -- How much longer than it may a wait would be.
   local function too_long_by(meter, wait)
-    return meter.max_wait >= 0 and max(wait - meter.max_wait, 0) or 0
+    return meter.max_wait >= 0 and wait > meter.max_wait and wait - meter.max_wait or 0
   end
 
   local function answer(meter, debt, stamp, now, allowed, retry_after, delay)
@@ -18,11 +18,11 @@ if leaky_buckets > 0 then
     local delay = micros_to_earn(meter, debt, stamp, now)
     if cost == 0 then return nil, answer(meter, debt, stamp, now, 1, 0, delay) end
     local never = cost > meter.burst
-    local price = min(cost, meter.burst) * meter.unit
-    local excess = max(debt + price - meter.capacity, 0)
+    local price = (never and meter.burst or cost) * meter.unit
+    local excess = debt + price - meter.capacity
     local too_long = too_long_by(meter, delay)
 
-    if not never and excess == 0 and too_long == 0 then
+    if not never and excess <= 0 and too_long == 0 then
       local charged, since = charge(meter, debt, stamp, price, now)
       return pack(">I7I7I6", charged, since, meter.unit), answer(meter, charged, since, now, 1, 0, delay)
     end

@@ -154,6 +154,7 @@ if sliding_logs > 0 then
       log.cut = first_from(log, log.base + 1, log.base + 1, now) - 1
     end
     log.entry = pack_record(now, total)
+    return log
   end
 
   local refund

@@ -10,10 +10,10 @@ if token_buckets > 0 then
     local debt, stamp, stepped_back = owed(meter, kept, now)
     if cost == 0 then return nil, answer(meter, debt, stamp, now, 1, 0) end
     local never = cost > meter.burst
-    local price = min(cost, meter.burst) * meter.unit
-    local excess = max(debt + price - meter.capacity, 0)
+    local price = (never and meter.burst or cost) * meter.unit
+    local excess = debt + price - meter.capacity
 
-    if not never and excess == 0 then
+    if not never and excess <= 0 then
       local charged, since = charge(meter, debt, stamp, price, now)
       return pack(">I7I7I6", charged, since, meter.unit), answer(meter, charged, since, now, 1, 0)
     end
