@@ -1,8 +1,8 @@
 -- Decides whole requests: every check of one is charged, or none. Rust twin: src/decide/all.rs.
 --
 -- KEYS   what checks are about, each once
--- asked  then the checks: number of its key (2 bytes), number of its rule (2), cost (units, 6), and one byte: whether it
---        is enforced (1) and whether it is the last of its request (2), as a sum
+-- asked  then the checks, 11 bytes each: number of its key (2), number of its rule (2), cost (units, 6), and one byte:
+--        whether it is enforced (1) and whether it is the last of its request (2), as a sum
 -- reply  now (µs), then for each check: allowed (0|1), remaining (units), retry_after (µs; -1 never),
 --        reset_after (µs), delay (µs): 8 bytes each
 --
@@ -17,8 +17,8 @@ local function write(key, state, reset_after)
   if type(state) == "table" then state.write(state, ttl_ms) else call("SET", key, state, "PX", ttl_ms) end
 end
 
--- Most calls are one check: it needs no tables.
-if #asked - at == 10 then
+-- A single check needs no tables.
+if #asked == at + 10 then
   local _, _, cost = unpack(">I2I2I6", asked, at)
   local rule, key = rules[1], KEYS[1]
   local state = rule.open and rule.open(key) or call("MGET", key)[1]

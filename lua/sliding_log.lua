@@ -22,7 +22,7 @@ if sliding_logs > 0 then
     return unpack(">I7I6", value)
   end
 
-  -- Writes what was kept last.
+  -- Writes the entry; what does not stay for it goes.
   local function write(log, ttl_ms)
     if log.foreign then call("DEL", log.key) end
     if log.is_new then
@@ -135,7 +135,7 @@ if sliding_logs > 0 then
     end
     local retry_after = -1
     if cost <= rule.limit then
-      -- Allowed again once so much of the oldest has left: mostly that is as many as if all had taken as much as the first.
+      -- Allowed again once so much of the oldest has left. Most requests take as much as the first.
       local excess = charged - rule.limit
       local _, oldest = record_at(log, first)
       local guess = oldest and div_ceil(excess, max(span(base, oldest), 1)) or 1
@@ -159,8 +159,8 @@ if sliding_logs > 0 then
 
   local refund
   if gives_back then
-    -- Gives back what `charged` took, as if it had never been; nothing if too many have come after it: it
-    -- rewrites their records.
+    -- Gives back what `charged` took, as if it had never been; nothing if too many have come after it: their records
+    -- are rewritten.
     function refund(_, log, charged)
       local place = first_from(log, 1, 1, charged.at)
       local stamp, total = record_at(log, place)

@@ -236,7 +236,7 @@ fn kept_at(script: &mut Script, key: &str) -> (Value, Value, u64) {
 }
 
 /// Histories of the next test; more of them have been tried by hand.
-const HISTORIES: u64 = 60;
+const HISTORIES: u64 = 40;
 
 /// Requests of equal and of different entities, each of several checks of any kind, enforced or not, of any cost, by
 /// rules that are edited meanwhile, on keys at which others left something, at a time that steps forth and back.

@@ -1,5 +1,5 @@
 //! The scripts that decide and give back, how they are called, and what they reply. The contracts stand in
-//! `lua/decide.lua` and `lua/refund.lua`.
+//! `lua/asked.lua`, `lua/decide.lua` and `lua/refund.lua`.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -100,7 +100,8 @@ pub fn call(
 
 /// The call that decides several requests one after the other, at one instant, as if each had come alone.
 ///
-/// [`read_reply`] then takes the number of all their checks.
+/// [`read_reply`] then takes the number of all their checks: some thousands at most, since Lua reads their keys at once.
+/// Equal keys are of one kind, as their generation says.
 #[must_use]
 pub fn call_all(
     sha: &str,
