@@ -5,6 +5,7 @@ pub mod entity;
 mod read;
 pub mod share;
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 pub use demand::{Demand, Demanded, Use, demand};
@@ -34,6 +35,10 @@ pub struct Policy {
     pub on_store_failure: OnStoreFailure,
     /// Where its usage lives.
     pub scope: Scope,
+    /// The most units that a gateway takes ahead of its requests from the shared store; none if it does not.
+    pub lease: Option<NonZeroU64>,
+    /// Whether what a request was charged may be given back, since the request is denied after all.
+    pub given_back: bool,
     /// Whether it denies.
     pub mode: Mode,
     /// What it counts.

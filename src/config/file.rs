@@ -139,6 +139,10 @@ table! {
         timeout: Span<1, 10_000> = "\"20ms\"";
         /// For a connection.
         connect_timeout: Span<1, 60_000> = "\"500ms\"";
+        /// Requests that come while Valkey decides others go to it together, in one call.
+        group_commit: bool = "true";
+        /// A denial by Valkey is remembered here for as long as it holds, a second at most.
+        deny_cache: bool = "true";
         /// What becomes of requests when the store gives no decision.
         on_failure: OnStoreFailure = "\"local\"";
         /// How many gateways share the limits, at least: when the store fails each enforces its share, among so many or
@@ -254,6 +258,9 @@ table! {
         on_store_failure: OnStoreFailure;
         /// "local" counts in each gateway apart, on purpose.
         store: Scope = "\"shared\"";
+        /// The most units that a gateway takes ahead of a busy key's requests; the limit may be exceeded by so many for
+        /// each gateway. Counted in Valkey only, and on routes where it is the only policy.
+        lease: Units;
         /// Shadow counts but does not deny; off does neither.
         mode: Mode = "\"enforce\"";
         /// What is counted: requests, content-bytes, or a name of your own.

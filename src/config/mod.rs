@@ -52,6 +52,7 @@ use crate::answer;
 use crate::check::{Demand, KeySecret, OnStoreFailure, Policy};
 use crate::client;
 use crate::route;
+use crate::store::valkey::Address;
 
 /// A whole configuration, proven.
 #[derive(Debug)]
@@ -139,6 +140,17 @@ pub struct Store {
     pub max_keys: NonZeroUsize,
     /// The file that carries its usage over a restart.
     pub snapshot: Option<PathBuf>,
+}
+
+impl Store {
+    /// Whether usage is spread over the servers of a cluster.
+    #[must_use]
+    pub const fn is_cluster(&self) -> bool {
+        match &self.kind {
+            StoreKind::Local => false,
+            StoreKind::Valkey(settings) => matches!(settings.address, Address::Cluster(_)),
+        }
+    }
 }
 
 /// Where shared policies are counted.

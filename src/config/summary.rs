@@ -155,6 +155,9 @@ fn sentence(policy: &Policy, prefixes: Prefixes) -> String {
     if policy.scope == Scope::Local {
         text.push_str(", in each gateway apart");
     }
+    if let Some(lease) = policy.lease {
+        let _ = write!(text, ", up to {lease} more for each gateway, taken ahead");
+    }
     match policy.mode {
         Mode::Enforce => {}
         Mode::Shadow => text.push_str(" (shadow: counted, denies nothing)"),

@@ -22,7 +22,7 @@ use crate::record::metrics::{Labels, Metrics, RouteLabels};
 use crate::store::Cause;
 use crate::store::limiter::Limiter;
 use crate::store::local::{LocalStore, SnapshotError};
-use crate::store::valkey::{Connector, ValkeyStore};
+use crate::store::valkey::{Connector, Spared, ValkeyStore};
 
 /// One configuration in force, and all that serves requests by it.
 #[derive(Debug)]
@@ -86,7 +86,8 @@ impl Gateway {
             }
         };
         let causes = Cause::ALL.map(Cause::as_str);
-        let metrics = Metrics::new(&labels(&config), &causes)?;
+        let spared = Spared::ALL.map(Spared::as_str);
+        let metrics = Metrics::new(&labels(&config), &causes, &spared)?;
         let local = LocalStore::new(config.store.max_keys, Clock::steady());
         if let Some(path) = &config.store.snapshot {
             restore(&local, path, &config.store.key_secret);

@@ -58,6 +58,9 @@ pub fn decisions(gateway: &Gateway, ctx: &Context, demanded: &Demanded<'_>, outc
             .store_check
             .observe(took.as_secs_f64());
     }
+    if let Some(by) = outcome.spared_by {
+        gateway.metrics.families().store_spared(by as usize);
+    }
     if let Some(failure) = &outcome.failure {
         count_failure(gateway, ctx, demanded, outcome, failure);
     }

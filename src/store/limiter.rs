@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use super::local::{LocalStore, Outage};
-use super::valkey::{Reserved, ValkeyStore};
+use super::valkey::{Reserved, Spared, ValkeyStore};
 use super::{StoreError, charged};
 use crate::check::{Check, OnStoreFailure, Policy, Ruling, Scope, Source};
 use crate::clock::monotonic_now;
@@ -31,6 +31,8 @@ pub struct Outcome<'a> {
     pub failure: Option<StoreError>,
     /// How long the shared store took, if it was asked.
     pub store_took: Option<Duration>,
+    /// What spared asking it, if something did.
+    pub spared_by: Option<Spared>,
 }
 
 impl<'a> Outcome<'a> {
@@ -112,9 +114,11 @@ impl Limiter {
             }
             [fallback, here].map(|booked| self.without_charges(booked))
         };
+        let took = monotonic_now().saturating_duration_since(asked_at);
         let mut outcome = Outcome {
             rulings: ruled(reserved.decided, Source::Store),
-            store_took: Some(monotonic_now().saturating_duration_since(asked_at)),
+            store_took: Some(took).filter(|_| reserved.spared_by.is_none()),
+            spared_by: reserved.spared_by,
             ..Outcome::default()
         };
         for other in in_process {

@@ -35,7 +35,7 @@ pub(crate) fn charged<'a>(
 }
 
 /// Why there is no decision. Each variant is something to do.
-#[derive(Debug, Error)]
+#[derive(Clone, Debug, Error)]
 pub enum StoreError {
     /// Unknown whether it charged: never repeat.
     #[error("no answer within {0:?}")]

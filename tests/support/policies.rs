@@ -21,6 +21,8 @@ pub(crate) fn policy(name: &str, rule: Rule) -> Policy {
         on_missing_key: OnMissingKey::Skip,
         on_store_failure: OnStoreFailure::Local,
         scope: Scope::Shared,
+        lease: None,
+        given_back: false,
         mode: Mode::Enforce,
         unit: Unit::Requests,
         reject: 0,

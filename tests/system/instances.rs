@@ -22,7 +22,7 @@ fn config(valkey: &Valkey) -> String {
         })
         .collect();
     format!(
-        "[store]\nkind = \"valkey\"\nurl = \"valkey://{}\"\nkey_secret_file = \"{}\"\n\
+        "[store]\nkind = \"valkey\"\nurl = \"valkey://{}\"\ntimeout = \"1s\"\nkey_secret_file = \"{}\"\n\
          [upstreams.demo]\nbuiltin = \"echo\"\n{policies}",
         valkey.address(),
         secret_file().display()
@@ -83,6 +83,8 @@ fn without_their_store_three_gateways_allow_the_limit_and_a_unit_each_in_each_ou
         // The store decides, for each of them.
         assert_eq!(allowed(&gateways, "token-bucket"), 10, "{outage}");
         valkey.kill();
+        // What it denied is denied for a second more.
+        std::thread::park_timeout(Duration::from_millis(1_100));
         for kind in [
             "token-bucket",
             "sliding-log",

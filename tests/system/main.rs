@@ -19,6 +19,7 @@ mod drain;
 mod exactly;
 mod failover;
 mod faults;
+mod fewer_calls;
 mod floods;
 mod instances;
 mod leaky;

@@ -202,6 +202,8 @@ fn policy(rule: Rule) -> Policy {
         key: Box::new([KeySource::Global]),
         on_missing_key: OnMissingKey::Skip,
         on_store_failure: OnStoreFailure::Allow,
+        lease: None,
+        given_back: false,
         scope: Scope::Shared,
         mode: Mode::Enforce,
         unit: Unit::Requests,

@@ -1,12 +1,15 @@
 //! `[policies]`: kinds and their numbers, keys, references.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use super::answers::DEFAULT;
+use super::routes::uses_of;
 use super::{Builder, by_name, non_zero, value};
-use crate::check::{Generation, KeySource, Mode, OnMissingKey, OnStoreFailure, Policy, Shares};
+use crate::check::{
+    Generation, KeySource, Mode, OnMissingKey, OnStoreFailure, Policy, Scope, Shares,
+};
 use crate::config::Store;
 use crate::config::collections::Named;
 use crate::config::decode::At;
@@ -84,6 +87,7 @@ impl Builder<'_> {
         let instances = store.map_or(NonZeroU32::MIN, |store| store.instances);
         let shadow = value(&file.mode) == Some(GlobalMode::Shadow);
         let rejects = reject_names(file);
+        let given_back = given_back(file, store);
         let built = written
             .into_iter()
             .enumerate()
@@ -95,6 +99,7 @@ impl Builder<'_> {
                     instances,
                     shadow,
                     rejects: &rejects,
+                    given_back: &given_back,
                     reject_table: file.rejects.as_ref(),
                 };
                 let built = Built {
@@ -137,6 +142,11 @@ impl Builder<'_> {
             on_missing_key: value(&written.on_missing_key).unwrap_or(OnMissingKey::Skip),
             on_store_failure: value(&written.on_store_failure).unwrap_or(common.on_failure),
             scope: value(&written.store)?,
+            lease: match &written.lease {
+                Some(lease) => Some(non_zero(lease.value.0)?),
+                None => None,
+            },
+            given_back: common.given_back.contains(common.name),
             mode,
             unit: value(&written.unit)?,
             reject: reject?,
@@ -174,6 +184,16 @@ impl Builder<'_> {
                 "strict",
                 written.strict.as_ref().map(|at| at.place),
                 &[Kind::SlidingCounter],
+            ),
+            place(
+                "lease",
+                written.lease.as_ref().map(|at| at.place),
+                &[
+                    Kind::FixedWindow,
+                    Kind::SlidingLog,
+                    Kind::SlidingCounter,
+                    Kind::TokenBucket,
+                ],
             ),
         ];
         for (field, place, kinds) in misplaced.into_iter().flatten() {
@@ -302,6 +322,7 @@ struct Common<'a> {
     instances: NonZeroU32,
     shadow: bool,
     rejects: &'a [&'a str],
+    given_back: &'a BTreeSet<&'a str>,
     reject_table: Option<&'a At<Named<Reject>>>,
 }
 
@@ -310,6 +331,34 @@ fn reject_names(file: &File) -> Vec<&str> {
     let written = by_name(file.rejects.as_ref());
     let others = written.into_keys().filter(|name| *name != DEFAULT);
     std::iter::once(DEFAULT).chain(others).collect()
+}
+
+/// The policies of which a request may be charged and denied after all: beside those that each gateway counts apart, which
+/// are charged last, and on a cluster beside those that count others, who are charged at the same time.
+fn given_back<'f>(file: &'f File, store: Option<&Store>) -> BTreeSet<&'f str> {
+    let policies = by_name(file.policies.as_ref());
+    let is_cluster = store.is_some_and(Store::is_cluster);
+    let mut given_back = BTreeSet::new();
+    for (_, route) in by_name(file.routes.as_ref()).values() {
+        let items = route.policies.iter().flat_map(|list| &list.value.items);
+        let names: Vec<&str> = items
+            .flat_map(|item| uses_of(&item.value).0)
+            .map(|a_use| a_use.policy.value.as_str())
+            .collect();
+        let used = || names.iter().filter_map(|name| policies.get(name));
+        let beside_local = used().any(|(_, policy)| value(&policy.store) == Some(Scope::Local));
+        let key = |policy: &Written| -> Option<Vec<KeySource>> {
+            let sources = policy.key.as_ref()?.value.0.iter();
+            Some(sources.map(|source| source.value.clone()).collect())
+        };
+        let mut keys = used().map(|(_, policy)| key(policy));
+        let first = keys.next();
+        let of_several = keys.any(|key| Some(key) != first);
+        if beside_local || (is_cluster && of_several) {
+            given_back.extend(names);
+        }
+    }
+    given_back
 }
 
 /// Covers all that makes an old state meaningless, and nothing else: a new limit or burst keeps what was used.

@@ -34,6 +34,8 @@ pub fn store_settings(url: &str, timeout: Duration) -> Result<valkey::Settings, 
         login: parsed.login,
         timeout,
         connect_timeout: timeout,
+        group_commit: false,
+        deny_cache: false,
     })
 }
 

@@ -295,6 +295,8 @@ impl Builder<'_> {
             tls: self.tls(written, encrypted)?,
             timeout: value(&written.timeout)?.0,
             connect_timeout: value(&written.connect_timeout)?.0,
+            group_commit: value(&written.group_commit)?,
+            deny_cache: value(&written.deny_cache)?,
         })
     }
 }

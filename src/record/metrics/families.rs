@@ -49,6 +49,7 @@ pub struct Families {
     /// Lines of the access log that were dropped.
     pub access_log_suppressed: IntCounter,
     store_errors: Vec<IntCounter>,
+    store_spared: Vec<IntCounter>,
     reloads: [IntCounter; 2],
     reload_successful: IntGauge,
     reloaded_at: IntGauge,
@@ -67,7 +68,7 @@ pub struct Families {
 }
 
 impl Families {
-    pub(super) fn new(causes: &[&str]) -> prometheus::Result<Self> {
+    pub(super) fn new(causes: &[&str], spared: &[&str]) -> prometheus::Result<Self> {
         let registry = Registry::new();
         let make = Maker(&registry);
         let by_class = &["upstream", "code_class"];
@@ -135,6 +136,17 @@ impl Families {
                 causes
                     .iter()
                     .map(|cause| errors.with_label_values(&[cause]))
+                    .collect()
+            },
+            store_spared: {
+                let counters = make.counters(
+                    "tollgate_store_spared_total",
+                    "Requests that the shared store was not asked about, by why.",
+                    &["by"],
+                )?;
+                spared
+                    .iter()
+                    .map(|by| counters.with_label_values(&[by]))
                     .collect()
             },
             store_up: make.gauge("tollgate_store_up", "Whether the store answers.")?,
@@ -248,6 +260,13 @@ impl Families {
     /// Counts a failure of a store, by its position among the causes.
     pub fn store_failed(&self, cause: usize) {
         if let Some(counter) = self.store_errors.get(cause) {
+            counter.inc();
+        }
+    }
+
+    /// Counts a request that the shared store was not asked about, by the position of why.
+    pub fn store_spared(&self, by: usize) {
+        if let Some(counter) = self.store_spared.get(by) {
             counter.inc();
         }
     }

@@ -78,13 +78,14 @@ pub struct UpstreamMetrics {
 }
 
 impl Metrics {
-    /// Every series of this configuration, at zero; `causes` are the names of the store's failures.
+    /// Every series of this configuration, at zero; `causes` are the names of the store's failures, `spared` of what
+    /// spares asking it.
     ///
     /// # Errors
     ///
     /// When two names collide, which is a mistake in this module.
-    pub fn new(labels: &Labels<'_>, causes: &[&str]) -> prometheus::Result<Self> {
-        Ok(Self::of(Arc::new(Families::new(causes)?), labels))
+    pub fn new(labels: &Labels<'_>, causes: &[&str], spared: &[&str]) -> prometheus::Result<Self> {
+        Ok(Self::of(Arc::new(Families::new(causes, spared)?), labels))
     }
 
     /// The series of another configuration, in the same registry. [`Metrics::forget`] then takes away what is gone.

@@ -3,20 +3,26 @@
 //! leaves a server that fails alone ([`breaker`]).
 
 mod announce;
+mod asked;
+mod batch;
 pub mod breaker;
 mod calls;
 pub mod census;
 mod cluster;
+pub mod deny_cache;
 pub mod dial;
 mod failure;
 mod keeper;
 pub mod key;
+pub mod lease;
 mod map;
 mod node;
+mod reserve;
 pub mod script;
 pub mod sentinel;
 pub mod tls;
 mod topology;
+mod whose;
 
 use std::fmt;
 use std::sync::Arc;
@@ -31,12 +37,14 @@ use tokio::time::timeout;
 use super::Cause;
 use crate::clock::Clock;
 use announce::Announcer;
-pub use calls::Reserved;
 use cluster::{Cluster, ClusterKeeper};
+use deny_cache::DenyCache;
 use dial::Place;
 pub use dial::{Address, Login};
 use keeper::Keeper;
+use lease::Leases;
 use node::Node;
+pub use reserve::{Reserved, Spared};
 pub use sentinel::Sentinels;
 pub use tls::{Tls, TlsError};
 
@@ -55,6 +63,10 @@ pub struct Settings {
     pub timeout: Duration,
     /// For a connection.
     pub connect_timeout: Duration,
+    /// Whether requests that come while a call is under way go together in the next.
+    pub group_commit: bool,
+    /// Whether denials are remembered while they hold.
+    pub deny_cache: bool,
 }
 
 /// How long a key outlives its meaning.
@@ -82,6 +94,8 @@ pub struct ValkeyStore {
     settings: Arc<ArcSwap<Settings>>,
     clock: Option<Clock>,
     announcer: Option<Arc<Announcer>>,
+    denials: DenyCache,
+    leases: Leases,
     /// How often an outage ended.
     recoveries: AtomicU32,
 }
@@ -128,6 +142,8 @@ impl ValkeyStore {
             settings,
             clock,
             announcer,
+            denials: DenyCache::default(),
+            leases: Leases::default(),
             recoveries: AtomicU32::new(0),
         };
         (store, connector)

@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 use tracing::warn;
 
+use super::batch::Queue;
 use super::breaker::Breaker;
 use super::census::Census;
 use super::dial::Place;
@@ -30,6 +31,8 @@ const ALONE_MAX: u32 = 20;
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) connection: MultiplexedConnection,
+    /// Who waits for the call that is under way.
+    pub(super) queue: Queue,
     number: u64,
 }
 
@@ -225,6 +228,7 @@ impl Node {
             self.unproven.store(true, Ordering::Relaxed);
             self.link.store(Some(Arc::new(Link {
                 connection: connection.clone(),
+                queue: Queue::default(),
                 number,
             })));
         }

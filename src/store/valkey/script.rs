@@ -1,16 +1,17 @@
 //! The scripts that decide and give back, how they are called, and what they reply. The contracts stand in
 //! `lua/asked.lua`, `lua/decide.lua` and `lua/refund.lua`.
 
-use std::collections::HashMap;
 use std::sync::LazyLock;
 
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisResult, Value};
 use sha1::{Digest, Sha1};
 
+use super::asked;
+pub(crate) use super::asked::Part;
 use super::key::key;
-use crate::check::{Check, EntityKey, Generation};
-use crate::decide::{Anchor, Charge, Decision, EXACT_MAX, Rule, Timestamp, Verdict};
+use crate::check::Check;
+use crate::decide::{Charge, Decision, EXACT_MAX, Timestamp, Verdict};
 use crate::store::StoreError;
 
 /// Numbers in the reply for each check.
@@ -110,96 +111,25 @@ pub fn call_all(
     now: Option<Timestamp>,
     slack_ms: u64,
 ) -> Cmd {
-    let mut keys = Keys::default();
-    let checks = || requests.iter().copied().flatten();
-    let rules = Rules::of(checks().map(|check| check.rule));
-    let mut asked = rules.head(slack_ms);
-    for checks in requests {
-        for (place, check) in checks.iter().enumerate() {
-            let is_last = place.saturating_add(1) == checks.len();
-            asked.extend(keys.number_of(prefix, check).to_be_bytes());
-            asked.extend(rules.number_of(check.rule).to_be_bytes());
-            add_six(&mut asked, check.cost.units());
-            asked.push(u8::from(!check.shadow) | u8::from(is_last) << 1);
-        }
-    }
+    let parts: Vec<_> = requests
+        .iter()
+        .map(|checks| Part::new(prefix, checks))
+        .collect();
+    call_parts(sha, &parts, now, slack_ms)
+}
+
+/// The call that decides these requests; see [`call_all`].
+pub(crate) fn call_parts<'p>(
+    sha: &str,
+    parts: impl IntoIterator<Item = &'p Part, IntoIter: Clone>,
+    now: Option<Timestamp>,
+    slack_ms: u64,
+) -> Cmd {
+    let (keys, asked) = asked::decisions(parts.into_iter(), slack_ms);
     let mut call = redis::cmd("EVALSHA");
-    call.arg(sha).arg(keys.names.len()).arg(&keys.names);
-    call.arg(asked);
+    call.arg(sha).arg(keys.len()).arg(keys).arg(asked);
     add_instant(&mut call, now);
     call
-}
-
-/// The keys of a call, each once.
-#[derive(Default)]
-struct Keys<'a> {
-    names: Vec<String>,
-    numbers: HashMap<(EntityKey, &'a str, Generation), u16>,
-}
-
-impl<'a> Keys<'a> {
-    fn number_of(&mut self, prefix: &str, check: &Check<'a>) -> u16 {
-        let policy = check.policy;
-        let whose = (check.entity, &*policy.name, policy.generation);
-        let names = &mut self.names;
-        *self.numbers.entry(whose).or_insert_with(|| {
-            names.push(key(prefix, check));
-            number(names.len())
-        })
-    }
-}
-
-/// The rules of a call, each once, by kind.
-struct Rules<'a>(Vec<&'a Rule>);
-
-impl<'a> Rules<'a> {
-    fn of(rules: impl Iterator<Item = &'a Rule>) -> Self {
-        let mut distinct: Vec<&Rule> = Vec::new();
-        for rule in rules {
-            if !distinct.contains(&rule) {
-                distinct.push(rule);
-            }
-        }
-        distinct.sort_by_key(|rule| place_of(rule));
-        Self(distinct)
-    }
-
-    fn number_of(&self, rule: &Rule) -> u16 {
-        let place = self.0.iter().position(|known| *known == rule);
-        number(place.map_or(0, |place| place.saturating_add(1)))
-    }
-
-    /// What a call begins with: `lua/asked.lua`.
-    fn head(&self, slack_ms: u64) -> Vec<u8> {
-        let mut head = Vec::with_capacity(128);
-        add_seven(&mut head, slack_ms);
-        for kind in 0..KINDS {
-            let of_kind = self.0.iter().filter(|rule| place_of(rule) == kind);
-            head.extend(number(of_kind.count()).to_be_bytes());
-        }
-        for rule in &self.0 {
-            add_numbers(&mut head, rule);
-        }
-        head
-    }
-}
-
-const KINDS: usize = 5;
-
-/// The place of a rule's kind among those of the scripts.
-const fn place_of(rule: &Rule) -> usize {
-    match rule {
-        Rule::TokenBucket(_) => 0,
-        Rule::LeakyBucket(_) => 1,
-        Rule::FixedWindow(_) => 2,
-        Rule::SlidingCounter(_) => 3,
-        Rule::SlidingLog(_) => 4,
-    }
-}
-
-/// The number of something in a call, from 1. So many that they have none are more than any script takes.
-fn number(of: usize) -> u16 {
-    u16::try_from(of).unwrap_or(u16::MAX)
 }
 
 /// The call that gives back what these checks were charged. [`read_reply`] reads what is left then.
@@ -215,16 +145,10 @@ pub fn refund_call(
 ) -> Cmd {
     let mut call = redis::cmd("EVALSHA");
     call.arg(sha).arg(charged.len());
-    let rules = Rules::of(charged.iter().map(|(check, _)| check.rule));
-    let mut asked = rules.head(slack_ms);
-    for (check, charge) in charged {
+    for (check, _) in charged {
         call.arg(key(prefix, check));
-        asked.extend(rules.number_of(check.rule).to_be_bytes());
-        add_seven(&mut asked, charge.at.as_micros());
-        add_six(&mut asked, charge.cost.units());
-        add_seven(&mut asked, charge.reset_after_us);
     }
-    call.arg(asked);
+    call.arg(asked::refunds(charged, slack_ms));
     add_instant(&mut call, now);
     call
 }
@@ -233,45 +157,6 @@ fn add_instant(call: &mut Cmd, now: Option<Timestamp>) {
     if let Some(now) = now {
         call.arg(now.as_micros());
     }
-}
-
-/// Adds what the kind's script says of its numbers.
-fn add_numbers(bytes: &mut Vec<u8>, rule: &Rule) {
-    let mut add = |numbers: &[u64]| {
-        for number in numbers {
-            add_seven(bytes, *number);
-        }
-    };
-    let (count, window_us) = (rule.limit().count.get(), rule.limit().window_us.get());
-    match rule {
-        Rule::TokenBucket(rule) => add(&rule.script_numbers()),
-        Rule::LeakyBucket(rule) => {
-            add(&rule.script_numbers());
-            // All bits set are -1.
-            add(&[rule.max_wait_us().unwrap_or(u64::MAX)]);
-        }
-        Rule::FixedWindow(rule) => {
-            add(&[count, window_us]);
-            bytes.push(u8::from(rule.anchor() == Anchor::Epoch));
-        }
-        Rule::SlidingCounter(rule) => {
-            add(&[count, window_us]);
-            add(&rule.script_numbers());
-        }
-        Rule::SlidingLog(_) => add(&[count, window_us]),
-    }
-}
-
-/// Adds a number that is less than 2^56, as all of ours are.
-fn add_seven(bytes: &mut Vec<u8>, number: u64) {
-    let [_, seven @ ..] = number.to_be_bytes();
-    bytes.extend(seven);
-}
-
-/// Adds a cost: less than 2^48.
-fn add_six(bytes: &mut Vec<u8>, units: u64) {
-    let [_, _, six @ ..] = units.to_be_bytes();
-    bytes.extend(six);
 }
 
 /// Reads the reply to [`call`]: the instant at which it was decided, and the decisions in the order of the checks.

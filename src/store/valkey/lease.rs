@@ -1,0 +1,300 @@
+//! Leases: a busy key takes more units than one request needs, and spends them here without asking.
+//!
+//! What is leased was charged when it was taken, so that the shared usage is never too low. It is spent later than
+//! that, or not at all: in any window up to `policy.lease` units a gateway pass that were charged in the one before,
+//! and as many may be charged that nobody spends. How much is taken follows from how fast the key was spent here; none
+//! is near the limit, and what is not spent soon is lost. Gateways of Doorman's kind lease a rate; this leases units.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::whose::{Whose, bucket_of};
+use crate::check::{Check, Policy};
+use crate::decide::{Charge, Cost, Decision, Rule, Timestamp, Verdict};
+
+/// Leased units are kept for a tenth of the window, and a second at most.
+const LASTS_MAX: Duration = Duration::from_secs(1);
+const LASTS_OF_WINDOW: u64 = 10;
+
+/// Of what remains, all gateways together lease a fifth at a time; with less than a fifth of the limit left, nothing.
+const PART: u64 = 5;
+
+/// Leases lie in so many buckets ...
+const BUCKETS: usize = 1024;
+
+/// ... and so many in one at most. What is forgotten is not spent.
+const BUCKET_MAX: usize = 16;
+
+/// What this gateway holds of policies that lease, of 16,384 keys at most.
+#[derive(Debug)]
+pub struct Leases {
+    buckets: Box<[Mutex<Vec<Lease>>]>,
+}
+
+/// What is held of one key, and known of it.
+#[derive(Debug)]
+struct Lease {
+    whose: Whose,
+    /// Units charged and not spent.
+    held: u64,
+    lasts_until: Instant,
+    /// What charged them last.
+    charge: Option<Charge>,
+    /// Units of calls that are not answered yet.
+    asked: u64,
+    /// Units spent here since then: how fast it goes.
+    spent: u64,
+    since: Instant,
+    /// What the store decided last, and when that was heard.
+    last: (Decision, Instant),
+}
+
+/// More units than a request needs, asked for with it. Of a call that is given up they are not asked for any more.
+#[derive(Debug)]
+pub struct Asking<'l, 'a> {
+    leases: &'l Leases,
+    check: Check<'a>,
+    more: u64,
+}
+
+impl Default for Leases {
+    fn default() -> Self {
+        Self {
+            buckets: (0..BUCKETS).map(|_| Mutex::default()).collect(),
+        }
+    }
+}
+
+impl Leases {
+    /// The check of a request that can be leased: it is the only one, and takes something of a policy that leases.
+    #[must_use]
+    pub fn leased<'a>(checks: &[Check<'a>]) -> Option<Check<'a>> {
+        let [check] = checks else { return None };
+        let leases = check.policy.lease.is_some() && !check.policy.given_back;
+        (leases && check.cost.units() > 0).then_some(*check)
+    }
+
+    /// Spends what `check` takes, if that is held, and says what the answer is then.
+    #[must_use]
+    pub fn spend(&self, check: &Check<'_>, now: Instant) -> Option<Decision> {
+        let mut bucket = self.bucket(check)?;
+        let lease = bucket.iter_mut().find(|lease| lease.whose.is_of(check))?;
+        lease.spend(check.cost.units(), now)
+    }
+
+    /// How much more to ask for with `check`, where so many gateways share the limit; `None` if nothing.
+    #[must_use]
+    pub fn ask<'a>(
+        &self,
+        check: &Check<'a>,
+        gateways: u32,
+        now: Instant,
+    ) -> Option<Asking<'_, 'a>> {
+        let mut bucket = self.bucket(check)?;
+        let lease = bucket.iter_mut().find(|lease| lease.whose.is_of(check))?;
+        let more = lease.wanted(check.policy, gateways, now);
+        if more == 0 {
+            return None;
+        }
+        lease.asked += more;
+        drop(bucket);
+        Some(Asking {
+            leases: self,
+            check: *check,
+            more,
+        })
+    }
+
+    /// Learns what the store decided of `check`, and what it charged for later.
+    pub fn learn(
+        &self,
+        check: &Check<'_>,
+        decision: Decision,
+        leased: Option<Charge>,
+        now: Instant,
+    ) {
+        let Some(mut bucket) = self.bucket(check) else {
+            return;
+        };
+        let known = bucket.iter().position(|lease| lease.whose.is_of(check));
+        if known.is_none() {
+            make_room(&mut bucket);
+            bucket.push(Lease::new(check, decision, now));
+        }
+        let place = known.unwrap_or(bucket.len().saturating_sub(1));
+        let Some(lease) = bucket.get_mut(place) else {
+            return;
+        };
+        lease.last = (decision, now);
+        if decision.verdict == Verdict::Allow {
+            lease.count(check.cost.units(), now);
+        }
+        if let (Some(charge), Some(most)) = (leased, check.policy.lease) {
+            lease.take(charge, most.get(), now);
+        }
+    }
+
+    /// Takes out all that is held of these policies, to be given back.
+    #[must_use]
+    pub fn take_all<'a>(&self, policies: &'a [Arc<Policy>]) -> Vec<(Check<'a>, Charge)> {
+        let mut taken = Vec::new();
+        for bucket in &self.buckets {
+            for lease in locked(bucket).drain(..) {
+                let policy = policies.iter().find(|policy| lease.whose.is_under(policy));
+                let charge = lease.charge.filter(|_| lease.held > 0);
+                if let (Some(policy), Some(charge)) = (policy, charge) {
+                    let cost = charge.cost.min(Cost::new(lease.held));
+                    let check = Check {
+                        policy,
+                        rule: &policy.rule,
+                        entity: lease.whose.entity(),
+                        cost,
+                        shadow: false,
+                    };
+                    taken.push((check, Charge { cost, ..charge }));
+                }
+            }
+        }
+        taken
+    }
+
+    fn bucket(&self, check: &Check<'_>) -> Option<MutexGuard<'_, Vec<Lease>>> {
+        self.buckets.get(bucket_of(check, BUCKETS)).map(locked)
+    }
+}
+
+impl<'a> Asking<'_, 'a> {
+    /// The check, with all that it asks for.
+    #[must_use]
+    pub fn raised(&self) -> Check<'a> {
+        Check {
+            cost: Cost::new(self.check.cost.units().saturating_add(self.more)),
+            ..self.check
+        }
+    }
+
+    /// It was allowed at `at`: what it does not take is held, and counts as remaining.
+    #[must_use]
+    pub fn granted(&self, at: Timestamp, decision: Decision, now: Instant) -> Decision {
+        let leased = Charge {
+            at,
+            cost: Cost::new(self.more),
+            reset_after_us: decision.reset_after_us,
+        };
+        self.leases.learn(&self.check, decision, Some(leased), now);
+        Decision {
+            remaining: decision
+                .remaining
+                .saturating_add(self.more)
+                .min(self.check.rule.capacity()),
+            ..decision
+        }
+    }
+}
+
+impl Drop for Asking<'_, '_> {
+    fn drop(&mut self) {
+        let Some(mut bucket) = self.leases.bucket(&self.check) else {
+            return;
+        };
+        let mut leases = bucket.iter_mut();
+        if let Some(lease) = leases.find(|lease| lease.whose.is_of(&self.check)) {
+            lease.asked = lease.asked.saturating_sub(self.more);
+        }
+    }
+}
+
+impl Lease {
+    fn new(check: &Check<'_>, decision: Decision, now: Instant) -> Self {
+        Self {
+            whose: Whose::of(check),
+            held: 0,
+            lasts_until: now,
+            charge: None,
+            asked: 0,
+            spent: 0,
+            since: now,
+            last: (decision, now),
+        }
+    }
+
+    fn spend(&mut self, units: u64, now: Instant) -> Option<Decision> {
+        if self.lasts_until <= now || self.held < units {
+            return None;
+        }
+        self.held -= units;
+        self.count(units, now);
+        let (last, heard_at) = self.last;
+        let since = now.saturating_duration_since(heard_at).as_micros();
+        let since = u64::try_from(since).unwrap_or(u64::MAX);
+        Some(Decision {
+            verdict: Verdict::Allow,
+            // Units of a window that is over may be among those that are held.
+            remaining: last
+                .remaining
+                .saturating_add(self.held)
+                .min(self.whose.rule().capacity()),
+            retry_after_us: Some(0),
+            reset_after_us: last.reset_after_us.saturating_sub(since),
+            delay_us: 0,
+        })
+    }
+
+    fn count(&mut self, units: u64, now: Instant) {
+        // What was long ago counts less and less.
+        let observed = now.saturating_duration_since(self.since);
+        if observed > LASTS_MAX * 2 {
+            self.spent /= 2;
+            self.since += observed / 2;
+        }
+        self.spent = self.spent.saturating_add(units);
+    }
+
+    /// As many units as are spent here while a lease lasts, as far as they may be leased.
+    fn wanted(&self, policy: &Policy, gateways: u32, now: Instant) -> u64 {
+        let (last, _) = self.last;
+        let is_near = last.remaining.saturating_mul(PART) < self.whose.rule().capacity();
+        if is_near || last.verdict == Verdict::Deny {
+            return 0;
+        }
+        let lasts = lasts(self.whose.rule()).as_micros();
+        let observed = now.saturating_duration_since(self.since).as_micros().max(1);
+        let expected = u128::from(self.spent) * lasts / observed.max(lasts / 10);
+        let part = last.remaining / PART / u64::from(gateways.max(1));
+        let most = policy.lease.map_or(0, u64::from).min(part);
+        let most = most.saturating_sub(self.held_at(now) + self.asked);
+        let wanted = u64::try_from(expected).unwrap_or(u64::MAX).min(most);
+        // A single one is as likely lost as spent.
+        if wanted < 2 { 0 } else { wanted }
+    }
+
+    fn held_at(&self, now: Instant) -> u64 {
+        if self.lasts_until > now { self.held } else { 0 }
+    }
+
+    /// Holds what was charged, and never more than may be held: what is over is lost.
+    fn take(&mut self, charge: Charge, most: u64, now: Instant) {
+        self.held = (self.held_at(now) + charge.cost.units()).min(most);
+        self.lasts_until = now + lasts(self.whose.rule());
+        self.charge = Some(charge);
+    }
+}
+
+/// How long what is leased of this rule can be spent.
+fn lasts(rule: &Rule) -> Duration {
+    Duration::from_micros(rule.limit().window_us.get() / LASTS_OF_WINDOW).min(LASTS_MAX)
+}
+
+/// Forgets the lease that ends first, if the bucket is full.
+fn make_room(bucket: &mut Vec<Lease>) {
+    let ends = bucket.iter().map(|lease| lease.lasts_until).enumerate();
+    if bucket.len() >= BUCKET_MAX
+        && let Some((first, _)) = ends.min_by_key(|(_, end)| *end)
+    {
+        bucket.swap_remove(first);
+    }
+}
+
+fn locked(bucket: &Mutex<Vec<Lease>>) -> MutexGuard<'_, Vec<Lease>> {
+    bucket.lock().unwrap_or_else(PoisonError::into_inner)
+}

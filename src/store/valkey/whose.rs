@@ -1,0 +1,50 @@
+//! What a check is about, kept longer than the check: whose usage, and by which rule.
+
+use std::sync::Arc;
+
+use crate::check::{Check, EntityKey, Generation, Policy};
+use crate::decide::Rule;
+
+/// An entity under a policy as it is now. With another limit it is another, though the usage is the same.
+#[derive(Clone, Debug)]
+pub(super) struct Whose {
+    entity: EntityKey,
+    policy: Arc<str>,
+    generation: Generation,
+    rule: Rule,
+}
+
+impl Whose {
+    pub(super) fn of(check: &Check<'_>) -> Self {
+        Self {
+            entity: check.entity,
+            policy: Arc::clone(&check.policy.name),
+            generation: check.policy.generation,
+            rule: check.rule.clone(),
+        }
+    }
+
+    pub(super) fn is_of(&self, check: &Check<'_>) -> bool {
+        self.entity == check.entity && self.is_under(check.policy) && self.rule == *check.rule
+    }
+
+    pub(super) fn is_under(&self, policy: &Policy) -> bool {
+        self.generation == policy.generation && self.policy == policy.name
+    }
+
+    pub(super) const fn entity(&self) -> EntityKey {
+        self.entity
+    }
+
+    pub(super) const fn rule(&self) -> &Rule {
+        &self.rule
+    }
+}
+
+/// Which of so many buckets what is known of the check's entity and policy lies in. The entity is a keyed hash: nobody
+/// outside can aim.
+pub(super) fn bucket_of(check: &Check<'_>, buckets: usize) -> usize {
+    let [a, b, c, d, ..] = check.entity.0;
+    let spread = u32::from_le_bytes([a, b, c, d]) ^ check.policy.generation.0;
+    usize::try_from(spread).unwrap_or(0) % buckets
+}
