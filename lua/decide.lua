@@ -1,74 +1,70 @@
 -- Decides whole requests: every check of one is charged, or none. Rust twin: src/decide/all.rs.
 --
--- KEYS   one a check
--- ARGV   1 now (µs; "" reads the server's clock)   2 slack that a key outlives its meaning (ms)
---        then for each request the number of its checks, and for each of these:
---        kind, cost (units), whether it is enforced (0|1), the kind's numbers
+-- KEYS   what checks are about, each once
+-- asked  then the checks, 11 bytes each: number of its key (2), number of its rule (2), cost (units, 6), and one byte:
+--        whether it is enforced (1) and whether it is the last of its request (2), as a sum
 -- reply  now (µs), then for each check: allowed (0|1), remaining (units), retry_after (µs; -1 never),
---        reset_after (µs), delay (µs)
+--        reset_after (µs), delay (µs): 8 bytes each
 --
--- All of them stand at one instant. Requests are decided one after the other, as if each had come alone.
+-- All of them stand at one instant. Requests are decided one after the other, as if each had come alone: what one keeps
+-- is what the next finds. It is written once, at the end.
 -- Whole numbers only, all below 2^53: a Lua number holds them exactly.
-local now = instant(1)
-local slack_ms = tonumber(ARGV[2])
--- With room for one check: most requests have no more.
-local reply = { now, 0, 0, 0, 0, 0 }
-
--- The next check: what is asked, and what is kept for it. `decide` fills in the rest.
-local function ask_at(arg, key)
-  local kind = kind_named(ARGV[arg])
-  return {
-    key = key,
-    kind = kind,
-    cost = tonumber(ARGV[arg + 1]),
-    enforced = ARGV[arg + 2] == "1",
-    rule = kind.rule(arg + 3),
-    kept = kind.read(key),
-    change = nil,
-    allowed = 0,
-    remaining = 0,
-    retry_after = 0,
-    reset_after = 0,
-    delay = 0,
-  }
-end
-
-local function decide(ask, cost)
-  ask.change, ask.allowed, ask.remaining, ask.retry_after, ask.reset_after, ask.delay =
-    ask.kind.decide(ask.rule, ask.kept, now, cost)
-end
 
 -- State and expiry go in one command, or in one script: no key without an expiry.
-local function write(ask)
-  local ttl_ms = max(div_ceil(ask.reset_after, 1000) + slack_ms, 1)
-  if ask.kind.write then
-    ask.kind.write(ask.kept, ask.change, now, ttl_ms)
-  else
-    call("SET", ask.key, ask.change, "PX", ttl_ms)
+local function write(key, state, reset_after)
+  local ttl_ms = div_ceil(reset_after, 1000) + slack_ms
+  if ttl_ms < 1 then ttl_ms = 1 end
+  if type(state) == "table" then state.write(state, ttl_ms) else call("SET", key, state, "PX", ttl_ms) end
+end
+
+-- A single check needs no tables.
+if #asked == at + 10 then
+  local _, _, cost = unpack(">I2I2I6", asked, at)
+  local rule, key = rules[1], KEYS[1]
+  local state = rule.open and rule.open(key) or call("MGET", key)[1]
+  local change, allowed, remaining, retry_after, reset_after, delay = rule.decide(rule, state, now, cost)
+  if change then write(key, rule.keep and rule.keep(rule, state, change, now) or change, reset_after) end
+  return pack(">i8i8i8i8i8i8", now, allowed, remaining, retry_after, reset_after, delay)
+end
+
+-- What is kept, by the number of its key: values, read at once, and logs, each opened when it is first asked about.
+local kept = #rules > sliding_logs and call("MGET", spread(KEYS)) or {}
+-- With room for a few: a table that grows is made anew.
+-- Of what has changed, how long until it means nothing any more (µs).
+local resets = { false, false, false, false }
+local reply, answered = { pack(">i8", now), "", "", "" }, 1
+-- Of a request: its checks' rules and keys, and what they came to.
+local rule_of, key_of, changes = { 0, 0, 0, 0 }, { 0, 0, 0, 0 }, { 0, 0, 0, 0 }
+local verdicts, afters = { 0, 0, 0, 0 }, { 0, 0, 0, 0 }
+
+while at <= #asked do
+  local count, denied, flags = 0, false, 0
+  repeat
+    local key, number, cost
+    key, number, cost, flags, at = unpack(">I2I2I6B", asked, at)
+    local rule = rules[number]
+    if rule.open and type(kept[key]) ~= "table" then kept[key] = rule.open(KEYS[key]) end
+    local change, allowed, remaining, retry_after, reset_after, delay = rule.decide(rule, kept[key], now, cost)
+    if allowed == 0 and flags % 2 == 1 then denied = true end
+    count, answered = count + 1, answered + 1
+    rule_of[count], key_of[count], changes[count] = rule, key, change
+    verdicts[count], afters[count] = allowed, reset_after
+    reply[answered] = pack(">i8i8i8i8i8", allowed, remaining, retry_after, reset_after, delay)
+  until flags >= 2
+  for i = 1, count do
+    local rule, key, change = rule_of[i], key_of[i], changes[i]
+    if denied and verdicts[i] == 1 then
+      -- What is spared is answered as if it had only looked.
+      local _, allowed, remaining, retry_after, reset_after, delay = rule.decide(rule, kept[key], now, 0)
+      reply[answered - count + i] = pack(">i8i8i8i8i8", allowed, remaining, retry_after, reset_after, delay)
+    elseif change then
+      kept[key] = rule.keep and rule.keep(rule, kept[key], change, now) or change
+      resets[key] = afters[i]
+    end
   end
 end
 
-local arg, key, at = 3, 1, 1
-while ARGV[arg] do
-  local asks, denied = {}, false
-  local count = tonumber(ARGV[arg])
-  arg = arg + 1
-  for i = 1, count do
-    local ask = ask_at(arg, KEYS[key])
-    arg, key = arg + 3 + ask.kind.numbers, key + 1
-    decide(ask, ask.cost)
-    if ask.enforced and ask.allowed == 0 then denied = true end
-    asks[i] = ask
-  end
-  for i = 1, count do
-    local ask = asks[i]
-    -- What is spared is answered as if it had only looked.
-    if denied and ask.allowed == 1 then decide(ask, 0) end
-    if ask.change then write(ask) end
-    reply[at + 1], reply[at + 2], reply[at + 3] = ask.allowed, ask.remaining, ask.retry_after
-    reply[at + 4], reply[at + 5] = ask.reset_after, ask.delay
-    at = at + 5
-  end
+for key, name in ipairs(KEYS) do
+  if resets[key] then write(name, kept[key], resets[key]) end
 end
-if at == 1 then return { now } end
-return reply
+return table.concat(reply)

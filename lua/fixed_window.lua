@@ -1,73 +1,77 @@
 -- Fixed window: counts from one edge to the next. Rust twin: src/decide/fixed_window.rs, line for line.
 --
 -- value    start of the window (µs, 7 bytes), units used in it (the fewest bytes, at most 6), big-endian
--- numbers  limit (units), window (µs), anchored to the epoch (1) or to the first request (0)
-kinds["fixed-window"] = function()
-  local fixed_window = { numbers = 3 }
-
-  function fixed_window.rule(arg)
-    return {
-      limit = tonumber(ARGV[arg]),
-      window_us = tonumber(ARGV[arg + 1]),
-      to_epoch = ARGV[arg + 2] == "1",
-    }
+-- numbers  limit (units, 7 bytes), window (µs, 7), anchored to the epoch (1) or to the first request (0)
+if fixed_windows > 0 then
+  -- How a window is written whose count takes so many bytes.
+  local function format_of(width)
+    if width < 4 then return width == 1 and ">I7I1" or width == 2 and ">I7I2" or ">I7I3" end
+    return width == 4 and ">I7I4" or width == 5 and ">I7I5" or ">I7I6"
   end
 
-  function fixed_window.read(key)
-    local value = get(key)
-    if not value or #value < 8 or #value > 13 then return nil end
-    local start, used = unpack(">I7I" .. (#value - 7), value)
-    return { start = start, used = used }
+  -- The kept window: when it began, and units used in it. Nothing if there is none.
+  local function read(kept)
+    if not kept or #kept < 8 or #kept > 13 then return nil, 0 end
+    return unpack(format_of(#kept - 7), kept)
   end
 
-  local function pack_window(start, count)
-    return pack(">I7I" .. width_of(count), start, count)
+  local function keep(start, used)
+    return pack(format_of(width_of(used)), start, used)
   end
 
-  local function is_open(rule, kept, now)
-    return max(now - kept.start, 0) < rule.window_us
+  local function is_open(rule, start, now)
+    return now - start < rule.window_us
   end
 
-  -- The window that `now` is in, and what is used of it.
+  local function answer(rule, start, used, now, allowed, retry_after)
+    local begun = used > 0 or rule.to_epoch
+    local remaining = used < rule.limit and rule.limit - used or 0
+    return allowed, remaining, retry_after, begun and rule.window_us - (now - start) or 0, 0
+  end
+
+  -- The window that `now` is in, what is used of it, and whether the kept one begins later than now.
   local function window_at(rule, kept, now)
+    local kept_start, kept_used = read(kept)
     local start, used = now, 0
     if rule.to_epoch then
       start = now - now % rule.window_us
-      if kept and kept.start >= start then used = kept.used end
-    elseif kept and is_open(rule, kept, now) then
-      start, used = min(kept.start, now), kept.used
+      if kept_start and kept_start >= start then used = kept_used end
+    elseif kept_start and is_open(rule, kept_start, now) then
+      start, used = min(kept_start, now), kept_used
     end
-    return start, min(used, USED_MAX)
+    return start, used, kept_start and kept_start > now
   end
 
-  function fixed_window.decide(rule, kept, now, cost)
-    local start, used = window_at(rule, kept, now)
-    local ends_after = rule.window_us - (now - start)
-    local function keep(count)
-      return pack_window(start, count)
-    end
-    local function answer(allowed, count, retry_after)
-      local begun = count > 0 or rule.to_epoch
-      return allowed, max(rule.limit - count, 0), retry_after, begun and ends_after or 0, 0
-    end
-    if cost == 0 then return nil, answer(1, used, 0) end
+  local function decide(rule, kept, now, cost)
+    local start, used, stepped_back = window_at(rule, kept, now)
+    if cost == 0 then return nil, answer(rule, start, used, now, 1, 0) end
     local charged = used + cost
 
     if charged <= rule.limit then
-      return keep(charged), answer(1, charged, 0)
+      return keep(start, charged), answer(rule, start, charged, now, 1, 0)
     end
-    local retry_after = cost <= rule.limit and ends_after or -1
+    local retry_after = cost <= rule.limit and rule.window_us - (now - start) or -1
     -- A window that begins later means that the clock stepped back: what it counted counts in this one.
-    local repaired = kept and kept.start > now and keep(used) or nil
-    return repaired, answer(0, used, retry_after)
+    local repaired = stepped_back and keep(start, used) or nil
+    return repaired, answer(rule, start, used, now, 0, retry_after)
   end
-  -- Gives back what `charge` took, if that was in this window and it has not ended.
-  function fixed_window.refund(rule, kept, charge, now)
-    if not kept or not is_open(rule, kept, now) then return kept, nil end
-    if charge.at < kept.start or not is_open(rule, kept, charge.at) then return kept, nil end
-    local used = max(kept.used - charge.cost, 0)
-    if used == 0 then return nil, "" end
-    return { start = kept.start, used = used }, pack_window(kept.start, used)
+
+  local refund
+  if gives_back then
+    -- Gives back what `charged` took, if that was in this window and it has not ended.
+    function refund(rule, kept, charged, now)
+      local start, used = read(kept)
+      if not start or not is_open(rule, start, now) then return nil end
+      if charged.at < start or not is_open(rule, start, charged.at) then return nil end
+      used = max(used - charged.cost, 0)
+      return used > 0 and keep(start, used) or ""
+    end
   end
-  return fixed_window
+
+  for _ = 1, fixed_windows do
+    local limit, window_us, to_epoch
+    limit, window_us, to_epoch, at = unpack(">I7I7B", asked, at)
+    rules[#rules + 1] =
+      { decide = decide, refund = refund, limit = limit, window_us = window_us, to_epoch = to_epoch == 1 }
+  end
 end

@@ -2,16 +2,10 @@
 --
 -- value    a list of records: stamp (µs, 7 bytes), total (units charged up to and with this one, since ever and modulo
 --          USED_MAX + 1; 6 bytes), big-endian. Record 0 is the newest that has left the window; the requests are 1, 2, …
--- numbers  limit (units), window (µs)
---
--- A refund rewrites the records after its own: REFUND_REACH of them at most.
-local REFUND_REACH = 1000
-kinds["sliding-log"] = function()
-  local sliding_log = { numbers = 2 }
-
-  function sliding_log.rule(arg)
-    return { limit = tonumber(ARGV[arg]), window_us = tonumber(ARGV[arg + 1]) }
-  end
+-- numbers  limit (units), window (µs): 7 bytes each
+if sliding_logs > 0 then
+  -- The most that a count can come to, and the most records that a refund rewrites.
+  local USED_MAX, REFUND_REACH = 281474976710655, 1000
 
   -- Units charged from one running total to a later one. Totals run round at USED_MAX.
   local function span(from, to)
@@ -22,124 +16,177 @@ kinds["sliding-log"] = function()
     return pack(">I7I6", stamp, total % (USED_MAX + 1))
   end
 
-  function sliding_log.read(key)
-    local length = redis.pcall("LLEN", key)
-    if type(length) ~= "number" then
-      if not string.find(length.err, "WRONGTYPE", 1, true) then return call("LLEN", key) end
-      return { key = key, count = 0, foreign = true, records = { [0] = { stamp = 0, total = 0 } } }
+  -- One that we did not write counts as one that has left the window long ago.
+  local function unpack_record(value)
+    if #value ~= 13 then return 0, 0 end
+    return unpack(">I7I6", value)
+  end
+
+  -- Writes the entry; what does not stay for it goes.
+  local function write(log, ttl_ms)
+    if log.foreign then call("DEL", log.key) end
+    if log.is_new then
+      call("RPUSH", log.key, pack_record(0, 0), log.entry)
+    else
+      if log.base > 0 or log.cut then call("LTRIM", log.key, log.base, log.cut or -1) end
+      call("RPUSH", log.key, log.entry)
     end
-    local log = { key = key, count = max(length - 1, 0), foreign = false, records = {} }
-    if length == 0 then log.records[0] = { stamp = 0, total = 0 } end
+    -- A server that permits no expiry gets no key either.
+    if type(redis.pcall("PEXPIRE", log.key, ttl_ms)) == "table" then
+      if log.is_new then call("DEL", log.key) end
+      call("PEXPIRE", log.key, ttl_ms)
+    end
+  end
+
+  -- The log at `key`. Its ends are read at once, and what is between them where it is looked at.
+  local function open(key)
+    local values = redis.pcall("LRANGE", key, 0, 2)
+    if values.err and not string.find(values.err, "WRONGTYPE", 1, true) then return call("LRANGE", key, 0, 2) end
+    local length = values.err and 0 or #values
+    local log = {
+      key = key,
+      -- The records that were read, 0 first, and the newest of all.
+      values = values,
+      tail = values[2],
+      -- The newest record that has left the window.
+      base = 0,
+      -- What is to stand at the end, and the last record that stays for it.
+      entry = nil,
+      cut = nil,
+      -- What we did not write is as if nothing were there.
+      is_new = length < 2,
+      foreign = values.err or length == 1,
+      write = write,
+    }
+    if log.is_new then
+      log.values, log.tail = { "", false }, ""
+    elseif length == 2 then
+      values[3] = false
+    else
+      log.tail = call("LINDEX", key, -1)
+    end
     return log
   end
 
-  -- Record `index`; one that we did not write counts as one that has left the window long ago.
+  -- When record `index` was made and its total; nothing if there is none.
   local function record_at(log, index)
-    local record = log.records[index]
-    if not record then
-      local value = call("LINDEX", log.key, index)
-      record = { stamp = 0, total = 0 }
-      if value and #value == 13 then record.stamp, record.total = unpack(">I7I6", value) end
-      log.records[index] = record
+    if log.cut and index > log.cut then return nil end
+    local value = log.values[index + 1]
+    if value == nil then
+      value = call("LINDEX", log.key, index)
+      log.values[index + 1] = value
     end
-    return record
+    if value then return unpack_record(value) end
   end
 
-  -- The first record from `first` on of which `holds` is true, as it is of all after it. Gallops, since that is mostly
-  -- near the front, then halves.
-  local function first_from(log, first, holds)
-    local low, step, high = first, 1, nil
-    while not high do
-      local probe = low + step - 1
-      if probe > log.count then
-        high = log.count + 1
-      elseif holds(record_at(log, probe)) then
-        high = probe
-      else
-        low, step = probe + 1, step * 2
-      end
+  -- Whether record `index` is stamped `least` or later or, if there is a total to count `from`, whether so many units
+  -- were charged up to it. There is none after all that may be asked for, and what comes then is all of that.
+  local function reaches(log, index, least, from)
+    local stamp, total = record_at(log, index)
+    if not stamp then return true end
+    if from then return span(from, total) >= least end
+    return stamp >= least
+  end
+
+  -- The first record from `first` on that reaches so much, as all after it do. Gallops, from where it mostly is, then
+  -- halves.
+  local function first_from(log, first, guess, least, from)
+    local low, high, step = first, guess, 1
+    while not reaches(log, high, least, from) do
+      low, high, step = high + 1, high + step, step * 2
     end
+    local probe = high - 1
     while low < high do
-      local middle = math.floor((low + high) / 2)
-      if holds(record_at(log, middle)) then high = middle else low = middle + 1 end
+      if reaches(log, probe, least, from) then high = probe else low = probe + 1 end
+      probe = math.floor((low + high) / 2)
     end
     return low
   end
 
   -- The first record that is inside the window that ends now.
   local function first_inside(rule, log, now)
-    return first_from(log, 1, function(r) return now - r.stamp < rule.window_us end)
+    local first = log.base + 1
+    return first_from(log, first, first, now - rule.window_us + 1)
   end
 
-  function sliding_log.decide(rule, log, now, cost)
+  -- How long until what was stamped then is out of the window.
+  local function leaves_after(rule, stamp, now)
+    local left = rule.window_us - (now - stamp)
+    return left > 0 and left or 0
+  end
+
+  local function answer(rule, used, last, now, allowed, retry_after)
+    local remaining = used < rule.limit and rule.limit - used or 0
+    return allowed, remaining, retry_after, used > 0 and leaves_after(rule, last, now) or 0, 0
+  end
+
+  -- The new total if there is to be an entry.
+  local function decide(rule, log, now, cost)
     local first = first_inside(rule, log, now)
-    local tail = record_at(log, log.count)
-    local base = record_at(log, first - 1).total
-    local used = span(base, tail.total)
-    local last = min(tail.stamp, now)
-    -- How long until what was stamped then is out of the window.
-    local function leaves_after(stamp)
-      return max(rule.window_us - (now - stamp), 0)
-    end
-    local function answer(allowed, count, stamp, retry_after)
-      return allowed, max(rule.limit - count, 0), retry_after, count > 0 and leaves_after(stamp) or 0, 0
-    end
-    if cost == 0 then return nil, answer(1, used, last, 0) end
+    local stamp, total = unpack_record(log.entry or log.tail)
+    local _, base = record_at(log, first - 1)
+    local used = span(base, total)
+    local last = min(stamp, now)
+    if cost == 0 then return nil, answer(rule, used, last, now, 1, 0) end
     local charged = used + cost
 
     if charged <= rule.limit then
-      return { first = first, total = tail.total + cost }, answer(1, charged, now, 0)
+      return total + cost, answer(rule, charged, now, now, 1, 0)
     end
     local retry_after = -1
     if cost <= rule.limit then
-      -- Allowed again once so much of the oldest has left.
+      -- Allowed again once so much of the oldest has left. Most requests take as much as the first.
       local excess = charged - rule.limit
-      local freeing = first_from(log, first, function(r) return span(base, r.total) >= excess end)
-      retry_after = leaves_after(min(record_at(log, freeing).stamp, now))
+      local _, oldest = record_at(log, first)
+      local guess = oldest and div_ceil(excess, max(span(base, oldest), 1)) or 1
+      local freeing = first_from(log, first, first + guess - 1, excess, base)
+      retry_after = leaves_after(rule, min(record_at(log, freeing) or now, now), now)
     end
     -- A stamp from the future means that the clock stepped back: read it as if it were now.
-    local repaired = tail.stamp > now and { first = first, total = tail.total } or nil
-    return repaired, answer(0, used, last, retry_after)
+    local repaired = stamp > now and total or nil
+    return repaired, answer(rule, used, last, now, 0, retry_after)
   end
 
-  -- Writes the entry: what has left the window goes, and so does what is not older than the entry.
-  function sliding_log.write(log, entry, now, ttl_ms)
-    local older = log.count + 1
-    if record_at(log, log.count).stamp >= now then
-      older = first_from(log, entry.first, function(r) return r.stamp >= now end)
+  -- Puts an entry at the end: what has left the window goes, and so does what is not older than the entry.
+  local function keep(rule, log, total, now)
+    log.base = first_inside(rule, log, now) - 1
+    if not log.entry and unpack_record(log.tail) >= now then
+      log.cut = first_from(log, log.base + 1, log.base + 1, now) - 1
     end
-    if log.foreign then call("DEL", log.key) end
-    if log.count == 0 then
-      call("RPUSH", log.key, pack_record(0, 0), pack_record(now, entry.total))
-    else
-      if entry.first > 1 or older <= log.count then call("LTRIM", log.key, entry.first - 1, older - 1) end
-      call("RPUSH", log.key, pack_record(now, entry.total))
-    end
-    -- A server that permits no expiry gets no key either.
-    if type(redis.pcall("PEXPIRE", log.key, ttl_ms)) == "table" then
-      if log.count == 0 then call("DEL", log.key) end
-      call("PEXPIRE", log.key, ttl_ms)
-    end
+    log.entry = pack_record(now, total)
+    return log
   end
-  -- Gives back what `charge` took, as if it had never been; nothing if too many have come after it.
-  function sliding_log.refund(_, log, charge)
-    local place = first_from(log, 1, function(r) return r.stamp >= charge.at end)
-    -- Out of the window, or stamped anew by a clock that stepped back: nothing is known of it any more.
-    if place > log.count or record_at(log, place).stamp ~= charge.at then return log, nil end
-    if log.count - place > REFUND_REACH then return log, nil end
-    local taken = span(record_at(log, place - 1).total, record_at(log, place).total)
-    local given = min(taken, charge.cost)
-    for index = place, log.count do
-      local record = record_at(log, index)
-      call("LSET", log.key, index, pack_record(record.stamp, span(given, record.total)))
-    end
-    if given == taken then
+
+  local refund
+  if gives_back then
+    -- Gives back what `charged` took, as if it had never been; nothing if too many have come after it: their records
+    -- are rewritten.
+    function refund(_, log, charged)
+      local place = first_from(log, 1, 1, charged.at)
+      local stamp, total = record_at(log, place)
+      -- Out of the window, or stamped anew by a clock that stepped back: nothing is known of it any more.
+      if stamp ~= charged.at then return nil end
+      local count = call("LLEN", log.key) - 1
+      if count - place > REFUND_REACH then return nil end
+      local _, before = record_at(log, place - 1)
+      local taken = span(before, total)
+      local given = min(taken, charged.cost)
+      for index = place, count do
+        stamp, total = record_at(log, index)
+        call("LSET", log.key, index, pack_record(stamp, span(given, total)))
+      end
+      if given < taken then return open(log.key) end
       -- A list takes out by value only: one that no record has.
       call("LSET", log.key, place, "")
       call("LREM", log.key, -1, "")
+      return count > 1 and open(log.key) or ""
     end
-    local left = sliding_log.read(log.key)
-    return left, left.count > 0 and true or ""
   end
-  return sliding_log
+
+  for _ = 1, sliding_logs do
+    local limit, window_us
+    limit, window_us, at = unpack(">I7I7", asked, at)
+    rules[#rules + 1] =
+      { decide = decide, refund = refund, limit = limit, window_us = window_us, open = open, keep = keep }
+  end
 end

@@ -1,25 +1,39 @@
 -- Token bucket: refills steadily, lets a burst through. Rust twin: src/decide/token_bucket.rs, line for line.
-kinds["token-bucket"] = function()
-  local bucket = make_bucket()
-  local token_bucket = { numbers = bucket.numbers, rule = bucket.rule, read = bucket.read, refund = bucket.refund }
-
-  function token_bucket.decide(meter, kept, now, cost)
-    local debt, stamp, stepped_back = bucket.owed(meter, kept, now)
-    local function answer(allowed, owed, since, retry_after)
-      return allowed, bucket.room(meter, owed), retry_after, bucket.micros_to_earn(meter, owed, since, now), 0
-    end
-    if cost == 0 then return nil, answer(1, debt, stamp, 0) end
-    local never = cost > meter.burst
-    local price = min(cost, meter.burst) * meter.unit
-    local excess = max(debt + price - meter.capacity, 0)
-
-    if not never and excess == 0 then
-      local charged, since = bucket.charge(meter, debt, stamp, price, now)
-      return bucket.keep(meter, charged, since), answer(1, charged, since, 0)
-    end
-    local retry_after = never and -1 or bucket.micros_to_earn(meter, excess, stamp, now)
-    local repaired = stepped_back and bucket.keep(meter, debt, stamp) or nil
-    return repaired, answer(0, debt, stamp, retry_after)
+--
+-- numbers  a bucket's
+if token_buckets > 0 then
+  local function answer(meter, debt, stamp, now, allowed, retry_after)
+    return allowed, room(meter, debt), retry_after, micros_to_earn(meter, debt, stamp, now), 0
   end
-  return token_bucket
+
+  local function decide(meter, kept, now, cost)
+    local debt, stamp, stepped_back = owed(meter, kept, now)
+    if cost == 0 then return nil, answer(meter, debt, stamp, now, 1, 0) end
+    local never = cost > meter.burst
+    local price = (never and meter.burst or cost) * meter.unit
+    local excess = debt + price - meter.capacity
+
+    if not never and excess <= 0 then
+      local charged, since = charge(meter, debt, stamp, price, now)
+      return pack(">I7I7I6", charged, since, meter.unit), answer(meter, charged, since, now, 1, 0)
+    end
+    local retry_after = never and -1 or micros_to_earn(meter, excess, stamp, now)
+    local repaired = stepped_back and pack(">I7I7I6", debt, stamp, meter.unit) or nil
+    return repaired, answer(meter, debt, stamp, now, 0, retry_after)
+  end
+
+  for _ = 1, token_buckets do
+    local burst, unit, refill, tick_us, debt_max
+    burst, unit, refill, tick_us, debt_max, at = unpack(">I7I7I7I7I7", asked, at)
+    rules[#rules + 1] = {
+      decide = decide,
+      refund = give_back,
+      burst = burst,
+      unit = unit,
+      refill = refill,
+      tick_us = tick_us,
+      debt_max = debt_max,
+      capacity = burst * unit,
+    }
+  end
 end

@@ -45,6 +45,26 @@ impl Script {
         decisions
     }
 
+    /// Decides several requests in one call.
+    pub(crate) fn decide_all(
+        &mut self,
+        requests: &[Vec<Check<'_>>],
+        now: Timestamp,
+    ) -> Vec<Decision> {
+        let slices: Vec<_> = requests.iter().map(Vec::as_slice).collect();
+        let call = script::call_all(&self.sha, "t", &slices, Some(now), SLACK_MS);
+        let reply: Value = call.query(&mut self.connection).unwrap();
+        let checks = requests.iter().map(Vec::len).sum();
+        let (stood_at, decisions) = script::read_reply(&reply, checks).unwrap();
+        assert_eq!(stood_at, now);
+        decisions
+    }
+
+    /// Forgets everything.
+    pub(crate) fn flush(&mut self) {
+        redis::cmd("FLUSHALL").exec(&mut self.connection).unwrap();
+    }
+
     /// Gives back at `now`, and says what is left.
     pub(crate) fn refund(
         &mut self,

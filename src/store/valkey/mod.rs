@@ -3,6 +3,7 @@
 //! leaves a server that fails alone ([`breaker`]).
 
 mod announce;
+mod asked;
 mod batch;
 pub mod breaker;
 mod calls;

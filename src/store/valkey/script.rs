@@ -1,5 +1,5 @@
 //! The scripts that decide and give back, how they are called, and what they reply. The contracts stand in
-//! `lua/decide.lua` and `lua/refund.lua`.
+//! `lua/asked.lua`, `lua/decide.lua` and `lua/refund.lua`.
 
 use std::sync::LazyLock;
 
@@ -7,12 +7,14 @@ use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisResult, Value};
 use sha1::{Digest, Sha1};
 
+use super::asked;
+pub(crate) use super::asked::Part;
 use super::key::key;
 use crate::check::Check;
-use crate::decide::{Anchor, Charge, Decision, EXACT_MAX, Rule, Timestamp, Verdict};
+use crate::decide::{Charge, Decision, EXACT_MAX, Timestamp, Verdict};
 use crate::store::StoreError;
 
-/// Integers in the reply for each check.
+/// Numbers in the reply for each check.
 const FIELDS: usize = 5;
 
 /// A script, and the digest by which servers know it.
@@ -50,15 +52,19 @@ pub(crate) static DECIDE: LazyLock<Script> = LazyLock::new(|| Script::new(source
 /// The script that gives back.
 pub(crate) static REFUND: LazyLock<Script> = LazyLock::new(|| Script::new(refund_source()));
 
-/// The library of kinds, a file each, and an entry that composes them.
+/// The library of kinds, a file each, between what a call begins with and what it comes to.
 macro_rules! with_kinds {
-    ($entry:literal) => {
+    ($gives_back:literal, $entry:literal) => {
         concat!(
-            "#!lua\n",
+            "#!lua\nlocal gives_back = ",
+            $gives_back,
+            "\n",
             include_str!("../../../lua/exact.lua"),
+            include_str!("../../../lua/asked.lua"),
             include_str!("../../../lua/bucket.lua"),
             include_str!("../../../lua/token_bucket.lua"),
             include_str!("../../../lua/leaky_bucket.lua"),
+            include_str!("../../../lua/counts.lua"),
             include_str!("../../../lua/fixed_window.lua"),
             include_str!("../../../lua/sliding_counter.lua"),
             include_str!("../../../lua/sliding_log.lua"),
@@ -70,13 +76,13 @@ macro_rules! with_kinds {
 /// The text that decides.
 #[must_use]
 pub const fn source() -> &'static str {
-    with_kinds!("../../../lua/decide.lua")
+    with_kinds!(false, "../../../lua/decide.lua")
 }
 
 /// The text that gives back.
 #[must_use]
 pub const fn refund_source() -> &'static str {
-    with_kinds!("../../../lua/refund.lua")
+    with_kinds!(true, "../../../lua/refund.lua")
 }
 
 /// The call that decides `checks` at one instant: the server's own, or `now` in a test.
@@ -95,7 +101,8 @@ pub fn call(
 
 /// The call that decides several requests one after the other, at one instant, as if each had come alone.
 ///
-/// [`read_reply`] then takes the number of all their checks.
+/// [`read_reply`] then takes the number of all their checks: some thousands at most, since Lua reads their keys at once.
+/// Equal keys are of one kind, as their generation says.
 #[must_use]
 pub fn call_all(
     sha: &str,
@@ -111,30 +118,6 @@ pub fn call_all(
     call_parts(sha, &parts, now, slack_ms)
 }
 
-/// One request, as it stands in a call.
-#[derive(Clone, Debug)]
-pub(crate) struct Part {
-    keys: Cmd,
-    arguments: Cmd,
-}
-
-impl Part {
-    pub(crate) fn new(prefix: &str, checks: &[Check<'_>]) -> Self {
-        let (mut keys, mut arguments) = (Cmd::new(), Cmd::new());
-        arguments.arg(checks.len());
-        for check in checks {
-            keys.arg(key(prefix, check));
-            add_check(&mut arguments, check);
-        }
-        Self { keys, arguments }
-    }
-
-    /// How many checks it has.
-    pub(crate) fn checks(&self) -> usize {
-        self.keys.args_iter().len()
-    }
-}
-
 /// The call that decides these requests; see [`call_all`].
 pub(crate) fn call_parts<'p>(
     sha: &str,
@@ -142,36 +125,11 @@ pub(crate) fn call_parts<'p>(
     now: Option<Timestamp>,
     slack_ms: u64,
 ) -> Cmd {
-    let parts = parts.into_iter();
+    let (keys, asked) = asked::decisions(parts.into_iter(), slack_ms);
     let mut call = redis::cmd("EVALSHA");
-    call.arg(sha)
-        .arg(parts.clone().map(Part::checks).sum::<usize>());
-    for part in parts.clone() {
-        add_all(&mut call, &part.keys);
-    }
+    call.arg(sha).arg(keys.len()).arg(keys).arg(asked);
     add_instant(&mut call, now);
-    call.arg(slack_ms);
-    for part in parts {
-        add_all(&mut call, &part.arguments);
-    }
     call
-}
-
-fn add_all(call: &mut Cmd, from: &Cmd) {
-    for argument in from.args_iter() {
-        if let redis::Arg::Simple(bytes) = argument {
-            call.arg(bytes);
-        }
-    }
-}
-
-/// Adds what one check takes: kind, cost, enforced, and the kind's numbers.
-fn add_check(call: &mut Cmd, check: &Check<'_>) {
-    let enforced = u8::from(!check.shadow);
-    call.arg(check.rule.kind())
-        .arg(check.cost.units())
-        .arg(enforced);
-    add_numbers(call, check.rule);
 }
 
 /// The call that gives back what these checks were charged. [`read_reply`] reads what is left then.
@@ -190,52 +148,14 @@ pub fn refund_call(
     for (check, _) in charged {
         call.arg(key(prefix, check));
     }
+    call.arg(asked::refunds(charged, slack_ms));
     add_instant(&mut call, now);
-    call.arg(slack_ms);
-    for (check, charge) in charged {
-        call.arg(check.rule.kind())
-            .arg(charge.at.as_micros())
-            .arg(charge.cost.units())
-            .arg(charge.reset_after_us);
-        add_numbers(&mut call, check.rule);
-    }
     call
 }
 
 fn add_instant(call: &mut Cmd, now: Option<Timestamp>) {
-    match now {
-        Some(now) => call.arg(now.as_micros()),
-        None => call.arg(""),
-    };
-}
-
-fn add_numbers(call: &mut Cmd, rule: &Rule) {
-    match rule {
-        Rule::FixedWindow(rule) => {
-            let to_epoch = u8::from(rule.anchor() == Anchor::Epoch);
-            call.arg(rule.limit().count.get())
-                .arg(rule.limit().window_us.get())
-                .arg(to_epoch);
-        }
-        Rule::SlidingLog(rule) => {
-            call.arg(rule.limit().count.get())
-                .arg(rule.limit().window_us.get());
-        }
-        Rule::SlidingCounter(rule) => {
-            call.arg(rule.limit().count.get())
-                .arg(rule.limit().window_us.get());
-            call.arg(&rule.script_numbers());
-        }
-        Rule::TokenBucket(rule) => {
-            call.arg(&rule.script_numbers());
-        }
-        Rule::LeakyBucket(rule) => {
-            call.arg(&rule.script_numbers());
-            match rule.max_wait_us() {
-                Some(max_wait_us) => call.arg(max_wait_us),
-                None => call.arg(-1),
-            };
-        }
+    if let Some(now) = now {
+        call.arg(now.as_micros());
     }
 }
 
@@ -245,51 +165,49 @@ fn add_numbers(call: &mut Cmd, rule: &Rule) {
 ///
 /// [`StoreError::BadReply`] when it is not what the script replies to so many checks.
 pub fn read_reply(value: &Value, checks: usize) -> Result<(Timestamp, Vec<Decision>), StoreError> {
-    let Value::Array(items) = value else {
-        return Err(bad_reply("not an array"));
+    let Value::BulkString(bytes) = value else {
+        return Err(bad_reply("something other than a string"));
     };
-    let Some((now, fields)) = items.split_first() else {
-        return Err(bad_reply("an empty array"));
+    let (numbers, rest) = bytes.as_chunks();
+    let Some((now, fields)) = numbers.split_first().filter(|_| rest.is_empty()) else {
+        return Err(bad_reply("a number that is cut short"));
     };
-    let now = Timestamp::from_micros(whole(now)?);
-    let decisions: Vec<_> = fields
-        .chunks(FIELDS)
-        .map(decision)
-        .collect::<Result<_, _>>()?;
-    if decisions.len() != checks {
+    let now = Timestamp::from_micros(whole(*now)?);
+    let (fields, rest) = fields.as_chunks();
+    if fields.len() != checks || !rest.is_empty() {
         return Err(bad_reply("another number of decisions than of checks"));
     }
+    let decisions = fields.iter().map(decision).collect::<Result<_, _>>()?;
     Ok((now, decisions))
 }
 
-fn decision(fields: &[Value]) -> Result<Decision, StoreError> {
-    let [allowed, remaining, retry_after, reset_after, delay] = fields else {
-        return Err(bad_reply("a decision that is cut short"));
-    };
+/// A number of the reply.
+type Number = [u8; 8];
+
+fn decision(fields: &[Number; FIELDS]) -> Result<Decision, StoreError> {
+    let [allowed, remaining, retry_after, reset_after, delay] = *fields;
     Ok(Decision {
-        verdict: match allowed {
-            Value::Int(1) => Verdict::Allow,
-            Value::Int(0) => Verdict::Deny,
+        verdict: match i64::from_be_bytes(allowed) {
+            1 => Verdict::Allow,
+            0 => Verdict::Deny,
             _ => return Err(bad_reply("a verdict other than 0 and 1")),
         },
         remaining: whole(remaining)?,
-        retry_after_us: match retry_after {
-            Value::Int(-1) => None,
-            found => Some(whole(found)?),
+        retry_after_us: match i64::from_be_bytes(retry_after) {
+            -1 => None,
+            _ => Some(whole(retry_after)?),
         },
         reset_after_us: whole(reset_after)?,
         delay_us: whole(delay)?,
     })
 }
 
-fn whole(value: &Value) -> Result<u64, StoreError> {
-    match value {
-        Value::Int(found) => u64::try_from(*found)
-            .ok()
-            .filter(|number| *number <= EXACT_MAX)
-            .ok_or_else(|| bad_reply("a number that no script can come to")),
-        _ => Err(bad_reply("something other than an integer")),
+fn whole(number: Number) -> Result<u64, StoreError> {
+    let number = u64::from_be_bytes(number);
+    if number > EXACT_MAX {
+        return Err(bad_reply("a number that no script can come to"));
     }
+    Ok(number)
 }
 
 /// The reply itself is not shown: it may be anything, of any length.
@@ -301,8 +219,8 @@ fn bad_reply(found: &str) -> StoreError {
 mod tests {
     use super::*;
 
-    fn ints(numbers: &[i64]) -> Value {
-        Value::Array(numbers.iter().map(|&n| Value::Int(n)).collect())
+    fn reply(numbers: &[i64]) -> Value {
+        Value::BulkString(numbers.iter().flat_map(|n| n.to_be_bytes()).collect())
     }
 
     #[test]
@@ -315,7 +233,8 @@ mod tests {
 
     #[test]
     fn a_reply_is_read_as_it_was_meant() {
-        let Ok((now, decisions)) = read_reply(&ints(&[7, 1, 2, 0, 4, 5, 0, 0, -1, 9, 0]), 2) else {
+        let Ok((now, decisions)) = read_reply(&reply(&[7, 1, 2, 0, 4, 5, 0, 0, -1, 9, 0]), 2)
+        else {
             panic!("it is a reply")
         };
         assert_eq!(now, Timestamp::from_micros(7));
@@ -339,23 +258,19 @@ mod tests {
             Value::Nil,
             Value::Okay,
             Value::Int(1),
-            ints(&[]),
-            ints(&[7]),
-            ints(&[7, 1, 2, 0, 4]),
-            ints(&[7, 1, 2, 0, 4, 5, 1]),
-            ints(&[7, 2, 2, 0, 4, 5]),
-            ints(&[7, 1, -2, 0, 4, 5]),
-            ints(&[7, 1, 2, -2, 4, 5]),
-            ints(&[-7, 1, 2, 0, 4, 5]),
-            ints(&[7, 1, 2, 0, 4, 5, 1, 2, 0, 4, 5]),
-            Value::Array(vec![
-                Value::Int(7),
-                Value::Nil,
-                Value::Nil,
-                Value::Nil,
-                Value::Nil,
-                Value::Nil,
-            ]),
+            reply(&[]),
+            reply(&[7]),
+            reply(&[7, 1, 2, 0, 4]),
+            reply(&[7, 1, 2, 0, 4, 5, 1]),
+            reply(&[7, 2, 2, 0, 4, 5]),
+            reply(&[7, 1, -2, 0, 4, 5]),
+            reply(&[7, 1, 2, -2, 4, 5]),
+            reply(&[-7, 1, 2, 0, 4, 5]),
+            reply(&[7, 1, 2, 0, 4, 5, 1, 2, 0, 4, 5]),
+            Value::Array(vec![reply(&[7, 1, 2, 0, 4, 5])]),
+            Value::BulkString(vec![0; 6 * 8 - 1]),
+            Value::BulkString(vec![0; 6 * 8 + 1]),
+            reply(&[7, 1, 2, 0, 4, 1 << 53]),
         ];
         for shape in shapes {
             assert!(

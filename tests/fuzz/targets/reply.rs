@@ -39,15 +39,15 @@ pub(super) fn reply(data: &[u8]) {
 
 /// What the script replies to be read so.
 fn written(now: Timestamp, decisions: &[Decision]) -> Value {
-    let int = |number: u64| Value::Int(i64::try_from(number).unwrap());
     let each = decisions.iter().flat_map(|decision| {
         [
-            Value::Int(i64::from(decision.verdict == Verdict::Allow)),
-            int(decision.remaining),
-            decision.retry_after_us.map_or(Value::Int(-1), int),
-            int(decision.reset_after_us),
-            int(decision.delay_us),
+            u64::from(decision.verdict == Verdict::Allow),
+            decision.remaining,
+            decision.retry_after_us.unwrap_or(u64::MAX),
+            decision.reset_after_us,
+            decision.delay_us,
         ]
     });
-    Value::Array(std::iter::once(int(now.as_micros())).chain(each).collect())
+    let numbers = std::iter::once(now.as_micros()).chain(each);
+    Value::BulkString(numbers.flat_map(u64::to_be_bytes).collect())
 }

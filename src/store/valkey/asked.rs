@@ -1,0 +1,172 @@
+//! What a call asks of a script, as `lua/asked.lua`, `lua/decide.lua` and `lua/refund.lua` read it: one string of packed
+//! numbers. A number that is an argument of its own costs the server more than the arithmetic on it.
+
+use std::collections::HashMap;
+
+use super::key::key;
+use crate::check::Check;
+use crate::decide::{Anchor, Charge, Cost, Rule};
+
+/// One request, as it stands in a call.
+#[derive(Clone, Debug)]
+pub(crate) struct Part(Vec<Asked>);
+
+/// One check of it.
+#[derive(Clone, Debug)]
+struct Asked {
+    key: String,
+    rule: Rule,
+    cost: Cost,
+    shadow: bool,
+}
+
+impl Part {
+    pub(crate) fn new(prefix: &str, checks: &[Check<'_>]) -> Self {
+        let asked = checks.iter().map(|check| Asked {
+            key: key(prefix, check),
+            rule: check.rule.clone(),
+            cost: check.cost,
+            shadow: check.shadow,
+        });
+        Self(asked.collect())
+    }
+
+    /// How many checks it has.
+    pub(crate) const fn checks(&self) -> usize {
+        self.0.len()
+    }
+}
+
+/// What a call asks that decides these requests: the keys, each once, and what is asked about them.
+pub(super) fn decisions<'p>(
+    parts: impl Iterator<Item = &'p Part> + Clone,
+    slack_ms: u64,
+) -> (Vec<&'p str>, Vec<u8>) {
+    let rules = Rules::of(
+        parts
+            .clone()
+            .flat_map(|part| &part.0)
+            .map(|asked| &asked.rule),
+    );
+    let mut bytes = rules.head(slack_ms);
+    let (mut keys, mut numbers) = (Vec::new(), HashMap::new());
+    for Part(checks) in parts {
+        for (place, asked) in checks.iter().enumerate() {
+            let number_of_key = *numbers.entry(&*asked.key).or_insert_with(|| {
+                keys.push(&*asked.key);
+                number(keys.len())
+            });
+            let is_last = place.saturating_add(1) == checks.len();
+            bytes.extend(number_of_key.to_be_bytes());
+            bytes.extend(rules.number_of(&asked.rule).to_be_bytes());
+            add_six(&mut bytes, asked.cost.units());
+            bytes.push(u8::from(!asked.shadow) | u8::from(is_last) << 1);
+        }
+    }
+    (keys, bytes)
+}
+
+/// What a call asks that gives back these charges.
+pub(super) fn refunds(charged: &[(Check<'_>, Charge)], slack_ms: u64) -> Vec<u8> {
+    let rules = Rules::of(charged.iter().map(|(check, _)| check.rule));
+    let mut bytes = rules.head(slack_ms);
+    for (check, charge) in charged {
+        bytes.extend(rules.number_of(check.rule).to_be_bytes());
+        add_seven(&mut bytes, charge.at.as_micros());
+        add_six(&mut bytes, charge.cost.units());
+        add_seven(&mut bytes, charge.reset_after_us);
+    }
+    bytes
+}
+
+/// The rules of a call, each once, by kind.
+struct Rules<'a>(Vec<&'a Rule>);
+
+impl<'a> Rules<'a> {
+    fn of(rules: impl Iterator<Item = &'a Rule>) -> Self {
+        let mut distinct: Vec<&Rule> = Vec::new();
+        for rule in rules {
+            if !distinct.contains(&rule) {
+                distinct.push(rule);
+            }
+        }
+        distinct.sort_by_key(|rule| place_of(rule));
+        Self(distinct)
+    }
+
+    fn number_of(&self, rule: &Rule) -> u16 {
+        let place = self.0.iter().position(|known| *known == rule);
+        number(place.map_or(0, |place| place.saturating_add(1)))
+    }
+
+    /// What a call begins with: `lua/asked.lua`.
+    fn head(&self, slack_ms: u64) -> Vec<u8> {
+        let mut head = Vec::with_capacity(128);
+        add_seven(&mut head, slack_ms);
+        for kind in 0..KINDS {
+            let of_kind = self.0.iter().filter(|rule| place_of(rule) == kind);
+            head.extend(number(of_kind.count()).to_be_bytes());
+        }
+        for rule in &self.0 {
+            add_numbers(&mut head, rule);
+        }
+        head
+    }
+}
+
+const KINDS: usize = 5;
+
+/// The place of a rule's kind among those of the scripts.
+const fn place_of(rule: &Rule) -> usize {
+    match rule {
+        Rule::TokenBucket(_) => 0,
+        Rule::LeakyBucket(_) => 1,
+        Rule::FixedWindow(_) => 2,
+        Rule::SlidingCounter(_) => 3,
+        Rule::SlidingLog(_) => 4,
+    }
+}
+
+/// The number of something in a call, from 1. So many that they have none are more than any script takes.
+fn number(of: usize) -> u16 {
+    u16::try_from(of).unwrap_or(u16::MAX)
+}
+
+/// Adds what the kind's script says of its numbers.
+fn add_numbers(bytes: &mut Vec<u8>, rule: &Rule) {
+    let mut add = |numbers: &[u64]| {
+        for number in numbers {
+            add_seven(bytes, *number);
+        }
+    };
+    let (count, window_us) = (rule.limit().count.get(), rule.limit().window_us.get());
+    match rule {
+        Rule::TokenBucket(rule) => add(&rule.script_numbers()),
+        Rule::LeakyBucket(rule) => {
+            add(&rule.script_numbers());
+            // All bits set are -1.
+            add(&[rule.max_wait_us().unwrap_or(u64::MAX)]);
+        }
+        Rule::FixedWindow(rule) => {
+            add(&[count, window_us]);
+            bytes.push(u8::from(rule.anchor() == Anchor::Epoch));
+        }
+        Rule::SlidingCounter(rule) => {
+            add(&[count, window_us]);
+            add(&rule.script_numbers());
+        }
+        Rule::SlidingLog(_) => add(&[count, window_us]),
+    }
+}
+
+/// Adds a number that is less than 2^56, as all of ours are.
+fn add_seven(bytes: &mut Vec<u8>, number: u64) {
+    let [_, seven @ ..] = number.to_be_bytes();
+    bytes.extend(seven);
+}
+
+/// Adds a cost: less than 2^48.
+fn add_six(bytes: &mut Vec<u8>, units: u64) {
+    let [_, _, six @ ..] = units.to_be_bytes();
+    bytes.extend(six);
+}
