@@ -307,7 +307,7 @@ fn a_key_that_somebody_else_wrote_is_read_as_fresh_and_heals() {
     ] {
         spoil(&command, &mut admin);
         // What it denied before is denied for a second more.
-        std::thread::park_timeout(Duration::from_millis(1_100));
+        thread::park_timeout(Duration::from_millis(1_100));
         let statuses: Vec<_> = (0..5).map(|_| gateway.get("/deny").status).collect();
         assert_eq!(statuses, [200, 200, 200, 200, 429], "{command:?}");
         let ttl: i64 = redis::cmd("PTTL").arg(&keys[0]).query(&mut admin).unwrap();
