@@ -1,0 +1,172 @@
+//! Tollgate beside other proxies and limiters, in one interleaved run on this machine.
+//!
+//! `cargo bench --profile release --bench compare`, so that Tollgate and the bare Pingora proxy are both built as a
+//! release is. Each round starts every contender of every job afresh, loads it, and asks the kernel what that took;
+//! what is printed are medians over the rounds. Machines drift: compare within one run.
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a bench that cannot go on should stop loudly"
+)]
+
+#[path = "../../support/mod.rs"]
+mod support;
+
+mod account;
+mod admission;
+mod aims;
+mod chart;
+mod contenders;
+mod figures;
+mod jobs;
+mod json;
+mod keys;
+mod load;
+mod options;
+mod paced;
+mod process;
+mod table;
+mod tools;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::Parser;
+
+use contenders::{Contender, nginx, pingora};
+use figures::{Measured, Sample};
+use jobs::{Job, Limits};
+use options::Options;
+use process::Process;
+use tools::Tools;
+
+/// What all contenders have in common.
+struct House {
+    tools: Tools,
+    upstream: SocketAddr,
+    connections: u32,
+}
+
+/// All that one run found out.
+struct Findings {
+    options: Options,
+    missing: Vec<String>,
+    /// Of the programs, by name.
+    versions: BTreeMap<&'static str, String>,
+    measured: Vec<Measured>,
+    paced: Option<paced::Added>,
+    admission: Option<admission::Admission>,
+    keys: Option<keys::Memory>,
+}
+
+fn main() {
+    let options = Options::parse();
+    if let Some(addresses) = &options.bare_proxy {
+        pingora::serve(addresses[0], addresses[1]);
+    }
+    let tools = Tools::gather();
+    for missing in tools.missing() {
+        println!("left out: {missing}");
+    }
+    let (upstream, _nginx) = upstream(&tools);
+    let house = House {
+        tools,
+        upstream,
+        connections: options.connections,
+    };
+    let measured = rounds(&house, &options);
+    let shared = measured
+        .iter()
+        .find(|m| m.job.contender == Contender::Tollgate && m.job.limits == Limits::Shared(1));
+    // Only where all of a tenth's two sides are Tollgate's, and a saturation is known.
+    let paced = shared.map(|m| {
+        let rate = m.requests_per_second().median / 10.0;
+        paced::added(&house, rate, options.rounds, options.seconds)
+    });
+    let admission = shared.map(|_| admission::measure(&house));
+    let keys = options.keys.then(|| keys::measure(&house));
+    let findings = Findings {
+        missing: house.tools.missing(),
+        versions: house.tools.versions(),
+        options,
+        measured,
+        paced,
+        admission,
+        keys,
+    };
+    let aims = aims::of(&findings);
+    println!("{}", table::of(&findings, &aims));
+    let folder = tools::target().join("compare");
+    fs::create_dir_all(&folder).unwrap();
+    write(folder.join("compare.json"), &json::of(&findings, &aims));
+    write(folder.join("compare.svg"), &chart::of(&findings));
+}
+
+fn write(file: PathBuf, text: &str) {
+    fs::write(&file, text).unwrap();
+    println!("written: {}", file.display());
+}
+
+/// The API that all of them stand in front of: nginx, which answers three bytes.
+fn upstream(tools: &Tools) -> (SocketAddr, Process) {
+    let Ok(tool) = &tools.nginx else {
+        panic!("without nginx there is no upstream: {:?}", tools.missing());
+    };
+    let setup = nginx::Setup {
+        server: "location / { return 200 \"ok\\n\"; }",
+        ..nginx::Setup::default()
+    };
+    nginx::start(tool, setup)
+}
+
+/// Every job once in each round, and in each round another one first.
+fn rounds(house: &House, options: &Options) -> Vec<Measured> {
+    let jobs = jobs::of(options, &house.tools);
+    assert!(!jobs.is_empty(), "no job is left");
+    println!(
+        "{} jobs, {} rounds of {} s each, {} connections",
+        jobs.len(),
+        options.rounds,
+        options.seconds,
+        options.connections
+    );
+    let mut measured: Vec<_> = jobs.iter().map(|job| Measured::new(*job)).collect();
+    for round in 0..options.rounds {
+        for step in 0..jobs.len() {
+            let turn = (step + round * (jobs.len() / options.rounds).max(1)) % jobs.len();
+            let sample = once(house, jobs[turn], options.seconds);
+            println!("round {}: {} - {sample}", round + 1, jobs[turn]);
+            measured[turn].samples.push(sample);
+        }
+    }
+    measured
+}
+
+/// Starts the contender, warms it up, and measures it under load.
+fn once(house: &House, job: Job, seconds: u32) -> Sample {
+    let running = job.contender.start(house, job.limits);
+    let load = load::Load {
+        wrk: house.tools.wrk.as_ref().expect("wrk is there"),
+        address: running.address,
+        connections: house.connections,
+        callers: job.callers,
+    };
+    load.run(1);
+    let before = running.spent();
+    let answers = load.run(seconds);
+    let after = running.spent();
+    job.verify(&answers);
+    Sample {
+        requests: answers.requests,
+        span_us: answers.span_us,
+        p50_us: answers.p50_us,
+        p99_us: answers.p99_us,
+        gateway_us: after.gateway_us - before.gateway_us,
+        valkey_us: after.valkey_us - before.valkey_us,
+        memory_kib: account::memory_kib(running.gateway),
+    }
+}
