@@ -41,7 +41,7 @@ pub(crate) fn of(findings: &Findings) -> String {
     let mut head = String::new();
     text(&mut head, (24.0, 34.0), "title", "CPU time for a request");
     let how = format!(
-        "µs, user and system. Medians of {} rounds of {} s, lines from the least to the greatest. {} connections, one worker.",
+        "µs of user and system time, and requests/s. Medians of {} rounds of {} s, lines from least to greatest; {} connections, one worker.",
         options.rounds, options.seconds, options.connections
     );
     text(&mut head, (24.0, 55.0), "note", &how);

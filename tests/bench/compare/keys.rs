@@ -41,7 +41,7 @@ pub(crate) fn measure(house: &House) -> Memory {
             gateway.address,
             house.connections,
             SECONDS,
-            &load::keep(&script),
+            &load::keep("fresh.lua", &script),
         );
     }
     let callers = known();

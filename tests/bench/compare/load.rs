@@ -4,8 +4,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::sync::OnceLock;
 
-use crate::support::gateway::scratch;
-use crate::tools::Tool;
+use crate::tools::{Tool, results};
 
 /// Whose requests they are, by their `X-Client`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -89,9 +88,9 @@ pub(crate) fn run(
     }
 }
 
-/// Keeps a script of `wrk` in a file, and returns the file's name.
-pub(crate) fn keep(script: &str) -> String {
-    let file = scratch().join("load.lua");
+/// Keeps a script of `wrk` beside the findings, and returns the file's path.
+pub(crate) fn keep(name: &str, script: &str) -> String {
+    let file = results().join(name);
     fs::write(&file, format!("{script}{REPORT}")).unwrap();
     file.display().to_string()
 }
@@ -100,8 +99,8 @@ fn script(callers: Callers) -> &'static str {
     static ONE: OnceLock<String> = OnceLock::new();
     static MANY: OnceLock<String> = OnceLock::new();
     match callers {
-        Callers::One => ONE.get_or_init(|| keep("")),
-        Callers::Many => MANY.get_or_init(|| keep(IN_TURN)),
+        Callers::One => ONE.get_or_init(|| keep("one.lua", "")),
+        Callers::Many => MANY.get_or_init(|| keep("many.lua", IN_TURN)),
     }
 }
 

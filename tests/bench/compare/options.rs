@@ -4,6 +4,27 @@ use std::net::SocketAddr;
 
 use clap::Parser;
 
+const CONTENDERS: [&str; 6] = [
+    "tollgate",
+    "pingora",
+    "nginx",
+    "haproxy",
+    "envoy",
+    "nginx-lua",
+];
+
+const TASKS: [&str; 9] = [
+    "plain",
+    "local-1",
+    "local-3",
+    "shared-1",
+    "shared-1-many",
+    "shared-3",
+    "shared-3-many",
+    "denied-local",
+    "denied-shared",
+];
+
 /// Compares Tollgate with other proxies and limiters.
 #[derive(Debug, Parser)]
 pub(crate) struct Options {
@@ -16,12 +37,12 @@ pub(crate) struct Options {
     /// Connections of the load.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) connections: u32,
-    /// Only these contenders: tollgate, pingora, nginx, haproxy, envoy, nginx-lua.
-    #[arg(long, value_delimiter = ',', value_name = "NAME")]
+    /// Only these contenders.
+    #[arg(long, value_delimiter = ',', value_name = "NAME", value_parser = CONTENDERS)]
     pub(crate) only: Vec<String>,
-    /// Only these jobs: plain, local-1, local-3, shared-1, shared-3, denied-local, denied-shared; "-many" for many keys.
-    #[arg(long, value_delimiter = ',', value_name = "NAME")]
-    pub(crate) jobs: Vec<String>,
+    /// Only these tasks.
+    #[arg(long, value_delimiter = ',', value_name = "NAME", value_parser = TASKS)]
+    pub(crate) tasks: Vec<String>,
     /// Also: what a million callers take of Tollgate's memory.
     #[arg(long)]
     pub(crate) keys: bool,

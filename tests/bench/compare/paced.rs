@@ -58,14 +58,19 @@ pub(crate) fn added(house: &House, rate: f64, rounds: usize, seconds: u32) -> Ad
             }
         })
         .collect();
-    let spread = |figure: &dyn Fn(&([f64; 2], [f64; 2])) -> f64| {
-        Spread::of(pairs.iter().map(figure).collect())
+    let spread = |figure: fn(f64, f64) -> f64| {
+        [0, 1].map(|i| {
+            let figures = pairs
+                .iter()
+                .map(|(plain, shared)| figure(plain[i], shared[i]));
+            Spread::of(figures.collect())
+        })
     };
     Added {
         rate,
-        plain: [0, 1].map(|i| spread(&|(plain, _)| plain[i])),
-        shared: [0, 1].map(|i| spread(&|(_, shared)| shared[i])),
-        added: [0, 1].map(|i| spread(&|(plain, shared)| shared[i] - plain[i])),
+        plain: spread(|plain, _| plain),
+        shared: spread(|_, shared| shared),
+        added: spread(|plain, shared| shared - plain),
     }
 }
 

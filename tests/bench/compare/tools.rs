@@ -32,8 +32,7 @@ impl Tool {
             let text = String::from_utf8_lossy(&text).into_owned();
             let digit =
                 |word: &&str| word.contains('.') && word.chars().any(|c| c.is_ascii_digit());
-            let found = text.split([' ', '/', '\n']).find(digit).map(str::to_owned);
-            found
+            text.split([' ', '/', '\n']).find(digit).map(str::to_owned)
         });
         said.into_iter().flatten().next().unwrap_or_default()
     }
@@ -108,6 +107,13 @@ pub(crate) fn target() -> PathBuf {
         || Path::new(env!("CARGO_MANIFEST_DIR")).join("target"),
         PathBuf::from,
     )
+}
+
+/// Where the findings go.
+pub(crate) fn results() -> PathBuf {
+    let folder = target().join("compare");
+    fs::create_dir_all(&folder).unwrap();
+    folder
 }
 
 fn from_debian(name: &str, packages: &[&str]) -> Result<Tool, String> {

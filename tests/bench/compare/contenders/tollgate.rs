@@ -28,7 +28,8 @@ pub(crate) fn start(upstream: SocketAddr, limits: Limits, valkey: Option<&Valkey
     ready(&config, valkey)
 }
 
-/// The tables that all configurations have. A store that fails is told by 503, so that it does not go unnoticed.
+/// The tables that all configurations have. A store that fails is told by 503, so that it does not go unnoticed; it has
+/// as long as that of nginx and Lua, since on few cores at saturation anything may take a while.
 pub(crate) fn base(upstream: SocketAddr, valkey: Option<&Valkey>) -> String {
     let mut config = format!(
         "[server]\nthreads = 1\n[upstreams.api]\nservers = [\"{upstream}\"]\n[store]\nkey_secret_file = \"{}\"\n",
@@ -38,7 +39,7 @@ pub(crate) fn base(upstream: SocketAddr, valkey: Option<&Valkey>) -> String {
         let address = valkey.address();
         let _ = write!(
             config,
-            "kind = \"valkey\"\nurl = \"valkey://{address}\"\non_failure = \"deny\"\n"
+            "kind = \"valkey\"\nurl = \"valkey://{address}\"\non_failure = \"deny\"\ntimeout = \"1s\"\n"
         );
     }
     config
