@@ -90,12 +90,17 @@ fn bar(out: &mut String, y: f64, scale: f64, measured: &Measured) {
         light,
     );
     let [least, greatest] = [all.min, all.max].map(|us| LEFT + us * scale);
-    let _ = writeln!(
-        out,
-        "<path d=\"M{least:.1} {middle:.1}H{greatest:.1}M{least:.1} {:.1}v6M{greatest:.1} {:.1}v6\" stroke=\"#24292f\" fill=\"none\"/>",
-        middle - 3.0,
-        middle - 3.0
+    let top = middle - 3.0;
+    let line = format!(
+        "M{least:.1} {middle:.1}H{greatest:.1}M{least:.1} {top:.1}v6M{greatest:.1} {top:.1}v6"
     );
+    // A light edge, so that it is seen on dark bars too.
+    for (stroke, width) in [("#fff", 3), ("#24292f", 1)] {
+        let _ = writeln!(
+            out,
+            "<path d=\"{line}\" stroke=\"{stroke}\" stroke-width=\"{width}\" fill=\"none\"/>"
+        );
+    }
     let thousands = measured.requests_per_second().median / 1000.0;
     let label = format!("{:.1} µs · {thousands:.1}k/s", all.median);
     let class = if ours { "ours" } else { "value" };

@@ -89,6 +89,15 @@ impl Job {
         }
     }
 
+    /// Whether an aim asks for it: those run one after the other, so that the machine changes little between them.
+    fn is_aimed_at(self) -> bool {
+        match self.contender {
+            Contender::Tollgate | Contender::Pingora | Contender::NginxLua => true,
+            Contender::Nginx => self.limits == Limits::DeniedLocal,
+            Contender::Haproxy | Contender::Envoy => false,
+        }
+    }
+
     /// Whether these are the answers that it asks for.
     pub(crate) fn is_about(self, answers: &Answers) -> bool {
         // What a start or an end may spoil: the first request of a limit of one, an answer that came too late.
@@ -108,7 +117,7 @@ impl fmt::Display for Job {
     }
 }
 
-/// All that the options ask for and the tools allow, task by task.
+/// All that the options ask for and the tools allow, in the order in which it is measured.
 pub(crate) fn of(options: &Options, tools: &Tools) -> Vec<Job> {
     let tasks = [
         (Limits::None, Callers::One),
@@ -124,7 +133,7 @@ pub(crate) fn of(options: &Options, tools: &Tools) -> Vec<Job> {
     let wanted = |names: &[String], name: &str| {
         names.is_empty() || names.iter().any(|wanted| wanted == name)
     };
-    tasks
+    let mut jobs: Vec<_> = tasks
         .iter()
         .flat_map(|&(limits, callers)| {
             Contender::ALL.map(|contender| Job {
@@ -136,5 +145,7 @@ pub(crate) fn of(options: &Options, tools: &Tools) -> Vec<Job> {
         .filter(|job| job.contender.can(job.limits) && job.contender.is_there(tools))
         .filter(|job| wanted(&options.only, job.contender.name()))
         .filter(|job| wanted(&options.tasks, &job.task()))
-        .collect()
+        .collect();
+    jobs.sort_by_key(|job| !job.is_aimed_at());
+    jobs
 }

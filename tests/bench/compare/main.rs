@@ -48,6 +48,9 @@ use tools::Tools;
 /// How often a job is tried in a round.
 const TRIES: usize = 3;
 
+/// Seconds on either side of the comparison of times: many short ones, since a machine's bad moments fall on single ones.
+const TURNS: usize = 20;
+
 /// What all contenders have in common.
 struct House {
     tools: Tools,
@@ -86,10 +89,10 @@ fn main() {
     let shared = measured
         .iter()
         .find(|m| m.job.contender == Contender::Tollgate && m.job.limits == Limits::Shared(1));
-    // Only where all of a tenth's two sides are Tollgate's, and a saturation is known.
+    // Only where it is known how much is a tenth.
     let paced = shared.map(|m| {
         let rate = m.requests_per_second().median / 10.0;
-        paced::added(&house, rate, options.rounds, options.seconds)
+        paced::added(&house, rate, TURNS)
     });
     let admission = shared.map(|_| admission::measure(&house));
     let keys = options.keys.then(|| keys::measure(&house));

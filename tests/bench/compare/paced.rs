@@ -27,8 +27,8 @@ pub(crate) struct Added {
     pub(crate) added: [Spread; 2],
 }
 
-/// Measures it at so many requests a second.
-pub(crate) fn added(house: &House, rate: f64, rounds: usize, seconds: u32) -> Added {
+/// Measures it at so many requests a second, in so many turns of a second each.
+pub(crate) fn added(house: &House, rate: f64, turns: usize) -> Added {
     println!("paced, {rate:.0} requests/s");
     let valkey = Valkey::start();
     let config = [
@@ -38,23 +38,22 @@ pub(crate) fn added(house: &House, rate: f64, rounds: usize, seconds: u32) -> Ad
         route("shared", "/shared", "\"s\""),
     ];
     let gateway = ready(&config.concat(), Some(&valkey));
-    let phase = |route: &str, seconds| {
-        let took = load(gateway.address, route, rate, Duration::from_secs(seconds));
+    let phase = |route: &str| {
+        let took = load(gateway.address, route, rate, Duration::from_secs(1));
         [50, 99].map(|percent| at(&took, percent))
     };
-    let seconds = u64::from(seconds);
     for route in ["/plain", "/shared"] {
-        phase(route, 1);
+        phase(route);
     }
-    let pairs: Vec<_> = (0..rounds)
-        .map(|round| {
+    let pairs: Vec<_> = (0..turns)
+        .map(|turn| {
             // Neither is always the first.
-            if round % 2 == 0 {
-                let plain = phase("/plain", seconds);
-                (plain, phase("/shared", seconds))
+            if turn % 2 == 0 {
+                let plain = phase("/plain");
+                (plain, phase("/shared"))
             } else {
-                let shared = phase("/shared", seconds);
-                (phase("/plain", seconds), shared)
+                let shared = phase("/shared");
+                (phase("/plain"), shared)
             }
         })
         .collect();
