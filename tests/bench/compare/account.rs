@@ -1,7 +1,9 @@
 //! What the kernel says that processes took.
 
 use std::fs;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
+use std::thread;
 
 /// The kernel counts in ticks of this many µs towards its users, on every machine.
 const TICK_US: u64 = 10_000;
@@ -42,6 +44,14 @@ pub(crate) fn memory_kib(id: u32) -> u64 {
         kib.map_or(0, |kib| kib.parse::<u64>().unwrap())
     };
     family(id).iter().map(kib).sum()
+}
+
+/// How many tasks wanted a processor in the last minute, and how many processors there are.
+pub(crate) fn busy() -> (f64, usize) {
+    let text = fs::read_to_string("/proc/loadavg").unwrap();
+    let first = text.split(' ').next().unwrap();
+    let processors = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    (first.parse().unwrap(), processors)
 }
 
 fn of(id: u32) -> PathBuf {

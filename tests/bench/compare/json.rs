@@ -47,6 +47,8 @@ pub(crate) fn of(findings: &Findings, aims: &[Aim]) -> String {
         "seconds": findings.options.seconds,
         "connections": findings.options.connections,
         "versions": findings.versions,
+        "load_before": findings.busy.0,
+        "processors": findings.busy.1,
         "left_out": findings.missing,
         "jobs": jobs,
         "paced": paced,

@@ -64,6 +64,8 @@ struct Findings {
     missing: Vec<String>,
     /// Of the programs, by name.
     versions: BTreeMap<&'static str, String>,
+    /// Tasks that wanted a processor before it began, and processors.
+    busy: (f64, usize),
     measured: Vec<Measured>,
     paced: Option<paced::Added>,
     admission: Option<admission::Admission>,
@@ -78,6 +80,13 @@ fn main() {
     let tools = Tools::gather();
     for missing in tools.missing() {
         println!("left out: {missing}");
+    }
+    let busy = account::busy();
+    if busy.0 > 0.5 {
+        println!(
+            "the machine has other work, {} tasks at a time: expect wide ranges",
+            busy.0
+        );
     }
     let (upstream, _nginx) = upstream(&tools);
     let house = House {
@@ -99,6 +108,7 @@ fn main() {
     let findings = Findings {
         missing: house.tools.missing(),
         versions: house.tools.versions(),
+        busy,
         options,
         measured,
         paced,

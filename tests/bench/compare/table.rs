@@ -12,9 +12,10 @@ pub(crate) fn of(findings: &Findings, aims: &[Aim]) -> String {
     let options = &findings.options;
     let _ = writeln!(
         out,
-        "\nMedians of {} rounds of {} s (least to greatest), {} connections, one worker each. CPU is user and system \
-         time for a request; × compares it, Valkey's included, with Tollgate's of the same round.",
-        options.rounds, options.seconds, options.connections
+        "\nMedians of {} rounds of {} s (least to greatest), {} connections, one worker each; {} processors, {} other \
+         tasks before. CPU is user and system time for a request; × compares it, Valkey's included, with Tollgate's of \
+         the same round.",
+        options.rounds, options.seconds, options.connections, findings.busy.1, findings.busy.0
     );
     for task in tasks(&findings.measured) {
         let title = task[0].job.title();
