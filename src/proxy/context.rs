@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use http::HeaderValue;
 use prometheus::IntGauge;
 
 use super::gateway::Gateway;
@@ -25,7 +26,7 @@ pub struct Context {
     /// The same by the wall clock, in microseconds since the epoch.
     pub started_at_us: u64,
     /// Its id.
-    pub request_id: String,
+    pub request_id: HeaderValue,
     /// The other end of the connection.
     pub peer_ip: Option<IpAddr>,
     /// Who calls.
@@ -129,7 +130,7 @@ impl Context {
         Self {
             started: clock::monotonic_now(),
             started_at_us: clock::wall_now_us(),
-            request_id: String::new(),
+            request_id: HeaderValue::from_static(""),
             peer_ip: None,
             client: Client {
                 ip: None,
@@ -150,6 +151,12 @@ impl Context {
         }
     }
 
+    /// Its id.
+    #[must_use]
+    pub fn request_id(&self) -> &str {
+        self.request_id.to_str().unwrap_or_default()
+    }
+
     /// The rulings.
     #[must_use]
     pub fn rulings(&self) -> Vec<Ruling<'_>> {
@@ -158,9 +165,10 @@ impl Context {
 
     /// The gateway's part is done: what follows is the upstream's, or the client's.
     pub fn stop_own_time(&mut self) {
-        let elapsed = clock::monotonic_now().saturating_duration_since(self.started);
-        self.own_time
-            .get_or_insert(elapsed.saturating_sub(self.queued));
+        if self.own_time.is_none() {
+            let elapsed = clock::monotonic_now().saturating_duration_since(self.started);
+            self.own_time = Some(elapsed.saturating_sub(self.queued));
+        }
     }
 }
 

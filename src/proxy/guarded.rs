@@ -25,6 +25,9 @@ use super::pace::Pace;
 use super::unread::{MALFORMED, NOT_ALLOWED, TOO_LARGE, TOO_SLOW, Unread};
 use crate::record::metrics::Fault;
 
+/// How long a connection may lie idle between two requests.
+const IDLE: Duration = Duration::from_secs(60);
+
 /// What a connection is about.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
@@ -84,7 +87,13 @@ pub(super) struct Guarded {
     turn: u32,
     head_bytes: usize,
     head_max: usize,
-    deadline: Option<Pin<Box<Sleep>>>,
+    /// Until when all of the head is there, once some of it is.
+    head_until: Option<Instant>,
+    /// Until when its first byte is there, once it has been waited for.
+    idle_until: Option<Instant>,
+    idle_max: Duration,
+    /// Runs for either; of one that runs too early nobody makes another.
+    timer: Option<Pin<Box<Sleep>>>,
     reading: Pace,
     writing: Pace,
     /// Bytes that the client had acknowledged when it was last asked.
@@ -107,7 +116,11 @@ impl Guarded {
             turn: 0,
             head_bytes: 0,
             head_max: 0,
-            deadline: None,
+            head_until: None,
+            idle_until: None,
+            // A head that has begun has its deadline sooner, and an answer to that.
+            idle_max: header_timeout.saturating_add(Duration::from_secs(1)),
+            timer: None,
             reading: pace(),
             writing: pace(),
             acknowledged: AtomicU64::new(0),
@@ -129,7 +142,8 @@ impl Guarded {
         let pace = || Pace::new(server.body_timeout, server.body_min_rate);
         self.head_bytes = 0;
         self.head_max = server.max_header;
-        self.deadline = None;
+        self.head_until = None;
+        self.idle_until = None;
         self.reading = pace();
         self.writing = pace();
     }
@@ -140,6 +154,7 @@ impl Guarded {
         if self.turn != turns {
             self.turn = turns;
             self.begin();
+            self.idle_max = IDLE;
         }
         self.phase()
     }
@@ -234,29 +249,72 @@ impl Guarded {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         if self.fault.is_none() {
-            let deadline = self.deadline.as_mut();
-            if deadline.is_some_and(|deadline| deadline.as_mut().poll(cx).is_ready()) {
+            if self.head_until.is_some_and(|until| until <= Instant::now()) {
                 self.refuse(&TOO_SLOW);
             } else if self.head_bytes > self.head_max {
                 // More is wanted: this was not all of it.
                 self.refuse(&TOO_LARGE);
             }
         }
-        if let Some(fault) = self.fault {
-            ready!(self.poll_refusal(cx))?;
-            let flushed = Pin::new(&mut self.io).poll_flush(cx);
-            ready!(self.paced_end(cx, flushed))?;
-            return Poll::Ready(Err(io::Error::other(fault.as_str())));
+        if self.fault.is_some() {
+            return self.poll_refused(cx);
         }
         let filled = buffer.filled().len();
-        let read = ready!(Pin::new(&mut self.io).poll_read(cx, buffer));
+        let read = match Pin::new(&mut self.io).poll_read(cx, buffer) {
+            Poll::Ready(read) => read,
+            Poll::Pending => return self.poll_no_head(cx),
+        };
         let bytes = buffer.filled().len().saturating_sub(filled);
         self.head_bytes = self.head_bytes.saturating_add(bytes);
-        if self.deadline.is_none() && bytes > 0 {
-            let until = Instant::now() + self.header_timeout;
-            self.deadline = Some(Box::pin(sleep_until(until)));
+        if self.head_until.is_none() && bytes > 0 {
+            self.head_until = Some(Instant::now() + self.header_timeout);
         }
         Poll::Ready(read)
+    }
+
+    /// There is nothing to read of a head: waits for it, but not for ever.
+    fn poll_no_head(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let idle_max = self.idle_max;
+        let due = match self.head_until {
+            Some(until) => until,
+            None => *self
+                .idle_until
+                .get_or_insert_with(|| Instant::now() + idle_max),
+        };
+        if !self.is_due(cx, due) {
+            return Poll::Pending;
+        }
+        if self.head_until.is_none() {
+            // As if the client had closed a connection that nobody uses.
+            return Poll::Ready(Ok(()));
+        }
+        self.refuse(&TOO_SLOW);
+        self.poll_refused(cx)
+    }
+
+    /// Whether `due` is over; if not, the task is woken when it is, or before.
+    fn is_due(&mut self, cx: &mut Context<'_>, due: Instant) -> bool {
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(due)));
+        if timer.deadline() > due {
+            timer.as_mut().reset(due);
+        }
+        // Left running while requests come, and set anew once it has run: that is seldom, and requests come often.
+        while timer.as_mut().poll(cx).is_ready() {
+            if timer.deadline() >= due {
+                return true;
+            }
+            timer.as_mut().reset(due);
+        }
+        false
+    }
+
+    /// Sends our refusal; then the connection is over.
+    fn poll_refused(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_refusal(cx))?;
+        let flushed = Pin::new(&mut self.io).poll_flush(cx);
+        ready!(self.paced_end(cx, flushed))?;
+        let fault = self.fault.map_or("", Fault::as_str);
+        Poll::Ready(Err(io::Error::other(fault)))
     }
 }
 

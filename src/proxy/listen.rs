@@ -18,8 +18,8 @@ use super::connections::{Connection, Connections, Full};
 use super::gateway::Current;
 use super::guarded::{self, Guarded, Phase};
 
-/// How long a connection may lie idle between two requests.
-const IDLE: Duration = Duration::from_secs(60);
+/// Pingora's word for a connection that is kept: how long, the guard knows, and sets no timer for each request.
+const KEPT: Option<u64> = Some(0);
 
 /// How long it may once the gateway stops: a request that is on its way then is still served.
 const LINGER: Duration = Duration::from_secs(2);
@@ -95,8 +95,7 @@ impl ServerApp for Edge {
         let _counted = self.count(&stream)?;
         let guarded = Guarded::new(stream, self.current.clone(), self.header_timeout);
         let mut session = ServerSession::new_http1(Box::new(guarded));
-        // For a silence before the first byte: a head that has begun has its deadline sooner, and an answer to that.
-        session.set_keepalive(Some(self.header_timeout.as_secs().saturating_add(1)));
+        session.set_keepalive(KEPT);
         loop {
             let reused = self.proxy.process_new_http(session, shutdown).await?;
             let (stream, settings) = reused.consume();
@@ -105,7 +104,7 @@ impl ServerApp for Edge {
             if let Some(settings) = settings {
                 settings.apply_to_session(&mut session);
             }
-            session.set_keepalive(Some(IDLE.as_secs()));
+            session.set_keepalive(KEPT);
         }
     }
 
@@ -145,7 +144,7 @@ pub fn head_is_read(session: &mut Session, last: bool) {
     downstream.set_read_timeout(None);
     // What the client wants of the connection, the head has said: it is only given an end here.
     if downstream.get_keepalive().is_some() {
-        downstream.set_keepalive((!last).then_some(IDLE.as_secs()));
+        downstream.set_keepalive(KEPT.filter(|_| !last));
     }
     downstream.set_ignore_info_resp(is_old);
     downstream.set_pipelining_enabled(true);

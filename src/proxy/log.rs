@@ -21,7 +21,8 @@ use crate::record::metrics::Fault;
 /// Records a request that is over.
 pub fn record(gateway: &Gateway, session: &Session, ctx: &mut Context) {
     ctx.stop_own_time();
-    let took = monotonic_now().saturating_duration_since(ctx.started);
+    let now = monotonic_now();
+    let took = now.saturating_duration_since(ctx.started);
     let status = respond::sent(session).map_or(ctx.unsent_status, |head| head.status.as_u16());
     let own_time = ctx.own_time.unwrap_or_default();
     gateway
@@ -38,7 +39,7 @@ pub fn record(gateway: &Gateway, session: &Session, ctx: &mut Context) {
             status,
             took.as_secs_f64(),
         );
-    forward::count(gateway, ctx);
+    forward::count(gateway, ctx, now);
     if is_logged(gateway, ctx) {
         append(gateway, session, ctx, status, took, own_time);
     }
@@ -103,7 +104,7 @@ fn append(
     let user_agent = field(http::header::USER_AGENT);
     let entry = Entry {
         ts: &ts,
-        request_id: &ctx.request_id,
+        request_id: ctx.request_id(),
         client_ip: &told(gateway, ctx.client.ip),
         peer_ip: &told(gateway, ctx.peer_ip),
         method: head.method.as_str(),
