@@ -33,6 +33,8 @@ pub struct Context {
     pub client: Client,
     /// The route it takes.
     pub route: Option<Arc<Route>>,
+    /// How long it is to wait, where that was decided before Pingora read it.
+    pub admitted: Option<Duration>,
     /// What was decided.
     pub rulings: Vec<Ruled>,
     /// Policies whose key was missing.
@@ -137,6 +139,7 @@ impl Context {
                 through_trusted: false,
             },
             route: None,
+            admitted: None,
             rulings: Vec::new(),
             missing_key: Vec::new(),
             denied: None,

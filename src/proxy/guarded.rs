@@ -5,8 +5,8 @@ use std::fmt;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -20,6 +20,7 @@ use pingora::protocols::{
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
+use super::again::Admitted;
 use super::gateway::Current;
 use super::pace::Pace;
 use super::unread::{MALFORMED, NOT_ALLOWED, TOO_LARGE, TOO_SLOW, Unread};
@@ -54,8 +55,7 @@ impl Phase {
 /// A head is to come, or one has: the time of what follows begins anew.
 pub(super) fn turn(stream: Option<&Stream>, phase: Phase) {
     if let Some(guarded) = guarded(stream) {
-        guarded.phase.store(phase as u8, Ordering::Relaxed);
-        guarded.turns.fetch_add(1, Ordering::Relaxed);
+        guarded.turn(phase);
     }
 }
 
@@ -69,6 +69,25 @@ pub(super) fn body_is_read(stream: Option<&Stream>) {
 /// What the client did wrong, if the guard ended its connection.
 pub(super) fn fault(stream: Option<&Stream>) -> Option<Fault> {
     guarded(stream)?.fault
+}
+
+/// The request whose head had so many bytes is denied. Where more than them was read, this is no time for shortcuts.
+pub(super) fn is_denied(stream: Option<&Stream>, head_bytes: usize) {
+    if let Some(guarded) = guarded(stream) {
+        let alone = guarded.phase() == Phase::Rest && guarded.head_bytes == head_bytes;
+        guarded.denied.store(alone, Ordering::Relaxed);
+    }
+}
+
+/// Whether the last request was denied, and no other was read since. Says so once.
+pub(super) fn was_denied(stream: &Stream) -> bool {
+    guarded(Some(stream)).is_some_and(|guarded| guarded.denied.swap(false, Ordering::Relaxed))
+}
+
+/// What was decided of the request before Pingora read it.
+pub(super) fn admitted(stream: Option<&Stream>) -> Option<Admitted> {
+    let mut admitted = guarded(stream)?.admitted.lock();
+    admitted.as_mut().ok()?.take().map(|admitted| *admitted)
 }
 
 fn guarded(stream: Option<&Stream>) -> Option<&Guarded> {
@@ -98,6 +117,12 @@ pub(super) struct Guarded {
     writing: Pace,
     /// Bytes that the client had acknowledged when it was last asked.
     acknowledged: AtomicU64,
+    /// Whether the last request was denied.
+    denied: AtomicBool,
+    /// What was read, and is to be read again.
+    replay: Bytes,
+    /// What was decided of it.
+    admitted: Mutex<Option<Box<Admitted>>>,
     /// What of our refusal is still to be sent.
     refusal: Bytes,
     fault: Option<Fault>,
@@ -124,11 +149,30 @@ impl Guarded {
             reading: pace(),
             writing: pace(),
             acknowledged: AtomicU64::new(0),
+            denied: AtomicBool::new(false),
+            replay: Bytes::new(),
+            admitted: Mutex::default(),
             refusal: Bytes::new(),
             fault: None,
         };
         guarded.begin();
         guarded
+    }
+
+    /// As [`turn`].
+    pub(super) fn turn(&self, phase: Phase) {
+        self.phase.store(phase as u8, Ordering::Relaxed);
+        self.turns.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// These bytes were read, and are to be read once more.
+    pub(super) fn replay(&mut self, bytes: Bytes) {
+        self.replay = bytes;
+    }
+
+    /// The request that is to be read again may pass, after this wait.
+    pub(super) fn admit(&mut self, ctx: super::context::Context, delay: Duration) {
+        self.admitted = Mutex::new(Some(Box::new(Admitted { ctx, delay })));
     }
 
     fn phase(&self) -> Phase {
@@ -339,6 +383,11 @@ impl AsyncRead for Guarded {
     ) -> Poll<io::Result<()>> {
         let me = &mut *self;
         let phase = me.look();
+        if !me.replay.is_empty() {
+            let again = me.replay.split_to(me.replay.len().min(buffer.remaining()));
+            buffer.put_slice(&again);
+            return Poll::Ready(Ok(()));
+        }
         if phase == Phase::Head {
             return me.poll_head(cx, buffer);
         }

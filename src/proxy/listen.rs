@@ -14,6 +14,7 @@ use pingora::server::ShutdownWatch;
 use tokio::time::{sleep, timeout};
 
 use super::Proxy;
+use super::again;
 use super::connections::{Connection, Connections, Full};
 use super::gateway::Current;
 use super::guarded::{self, Guarded, Phase};
@@ -28,6 +29,8 @@ const LINGER_LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Serves one kind of connection: HTTP/1.1 in the clear.
 pub struct Edge {
     proxy: Arc<HttpProxy<Proxy>>,
+    /// The same without Pingora.
+    ours: Proxy,
     current: Current,
     connections: Arc<Connections>,
     /// The most connections that there are files for.
@@ -42,12 +45,14 @@ impl Edge {
     /// no further request is taken.
     pub fn new(
         proxy: HttpProxy<Proxy>,
-        current: Current,
+        ours: Proxy,
         room: usize,
         header_timeout: Duration,
         closed: Arc<AtomicBool>,
     ) -> Self {
+        let current = ours.current.clone();
         Self {
+            ours,
             room,
             proxy: Arc::new(proxy),
             connections: Arc::new(Connections::new(
@@ -100,6 +105,12 @@ impl ServerApp for Edge {
             let reused = self.proxy.process_new_http(session, shutdown).await?;
             let (stream, settings) = reused.consume();
             guarded::turn(Some(&stream), Phase::Head);
+            let stream = if guarded::was_denied(&stream) {
+                // In a box: connections that it never comes to are not to hold its memory.
+                Box::pin(again::serve(stream, &self.ours, shutdown)).await?
+            } else {
+                stream
+            };
             session = ServerSession::new_http1(stream);
             if let Some(settings) = settings {
                 settings.apply_to_session(&mut session);
@@ -122,6 +133,15 @@ impl ServerApp for Edge {
         let _ = timeout(LINGER, idle).await;
         self.proxy.http_cleanup().await;
         self.closed.store(true, Ordering::Release);
+    }
+}
+
+/// The request is denied: what comes next on its connection may be answered at once, if nothing has come yet.
+pub fn is_denied(session: &Session) {
+    let downstream = session.as_downstream();
+    let read = downstream.as_http1();
+    if let Some(read) = read.map(|session| session.get_headers_raw_bytes().len()) {
+        guarded::is_denied(downstream.stream(), read);
     }
 }
 
