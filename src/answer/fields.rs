@@ -4,8 +4,8 @@
 //! these fields is never invited to more than the policies let through.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use sfv::{Integer, KeyRef, ListSerializer, StringRef, key_ref};
 
+use super::list::List;
 use super::words::seconds_up;
 use super::{Legacy, Settings};
 use crate::check::{Ruling, Source, Unit};
@@ -238,30 +238,28 @@ pub(super) fn policy_field(
     items: &[Item<'_>],
     rename: Option<Rename<'_>>,
 ) -> Option<String> {
-    let mut list = ListSerializer::new();
+    let mut list = List::new();
     let mut in_order: Vec<&Item<'_>> = items.iter().collect();
     in_order.sort_by_key(|item| item.place);
     for item in in_order {
-        let (rule, name) = (item.nominal(), sent_name(item, rename));
-        let Ok(name) = StringRef::from_str(&name) else {
+        if !list.item(&sent_name(item, rename)) {
             continue;
-        };
+        }
+        let rule = item.nominal();
         let limit = rule.limit();
-        let mut params = list
-            .bare_item(name)
-            .parameter(Q, integer(limit.count.get()));
+        list.number("q", limit.count.get());
         if item.ruling.check.policy.unit == Unit::ContentBytes {
-            params = params.parameter(QU, CONTENT_BYTES);
+            list.text("qu", "content-bytes");
         }
         // `w` is in whole seconds. Rounded, it would promise another pace; left out, it promises none.
         if limit.window_us.get().is_multiple_of(1_000_000) {
-            params = params.parameter(W, integer(seconds_up(limit.window_us.get())));
+            list.number("w", seconds_up(limit.window_us.get()));
         }
         if rule.capacity() != limit.count.get() {
-            params = params.parameter(BURST, integer(rule.capacity()));
+            list.number("tollgate-burst", rule.capacity());
         }
         if settings.partition_key {
-            let _ = params.parameter(PK, &item.partition_key()[..]);
+            list.bytes("pk", &item.partition_key());
         }
     }
     list.finish()
@@ -273,18 +271,17 @@ pub(super) fn limit_field(
     items: &[Item<'_>],
     rename: Option<Rename<'_>>,
 ) -> Option<String> {
-    let mut list = ListSerializer::new();
+    let mut list = List::new();
     for item in items {
-        let name = sent_name(item, rename);
-        let Ok(name) = StringRef::from_str(&name) else {
+        if !list.item(&sent_name(item, rename)) {
             continue;
-        };
-        let mut params = list.bare_item(name).parameter(R, integer(item.remaining));
+        }
+        list.number("r", item.remaining);
         if let Some(after_s) = item.after_s {
-            params = params.parameter(T, integer(after_s));
+            list.number("t", after_s);
         }
         if settings.partition_key {
-            let _ = params.parameter(PK, &item.partition_key()[..]);
+            list.bytes("pk", &item.partition_key());
         }
     }
     list.finish()
@@ -295,14 +292,6 @@ fn sent_name<'a>(item: &Item<'a>, rename: Option<Rename<'_>>) -> std::borrow::Co
         Some(rename) => rename(item).into(),
         None => item.name().into(),
     }
-}
-
-/// Structured fields hold fifteen digits.
-fn integer(value: u64) -> Integer {
-    i64::try_from(value)
-        .ok()
-        .and_then(|value| Integer::try_from(value).ok())
-        .unwrap_or(Integer::MAX)
 }
 
 /// Puts the legacy triple, which tells of the most constrained policy of requests, or does nothing if there is none.
@@ -342,12 +331,3 @@ pub(super) fn exhausted_for_s(rulings: &[Ruling<'_>]) -> Option<u64> {
         .filter(|ruling| !ruling.check.shadow && ruling.decision.remaining == 0);
     in_force.filter_map(more_after_s).max()
 }
-
-const Q: &KeyRef = key_ref("q");
-const QU: &KeyRef = key_ref("qu");
-const W: &KeyRef = key_ref("w");
-const R: &KeyRef = key_ref("r");
-const T: &KeyRef = key_ref("t");
-const PK: &KeyRef = key_ref("pk");
-const BURST: &KeyRef = key_ref("tollgate-burst");
-const CONTENT_BYTES: &StringRef = sfv::string_ref("content-bytes");

@@ -3,6 +3,7 @@
 mod accept;
 mod cors;
 pub mod fields;
+mod list;
 mod merge;
 pub mod problem;
 mod refusal;

@@ -3,10 +3,9 @@
 use std::borrow::Cow;
 
 use http::StatusCode;
-use serde::Serialize;
 
 use super::accept;
-use super::template::{Escape, Template, is_json};
+use super::template::{Escape, Template, essence, is_json};
 
 /// A policy is out of quota.
 pub const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
@@ -19,35 +18,26 @@ pub(super) const QUOTA_DETAIL: &str =
 /// The status says it all.
 pub const ABOUT_BLANK: &str = "about:blank";
 
-const PROBLEM_JSON: &str = "application/problem+json";
+pub(super) const PROBLEM_JSON: &str = "application/problem+json";
 const HTML: &str = "text/html; charset=utf-8";
 
 /// What went wrong, in the members' order.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 pub(super) struct Problem<'a> {
-    #[serde(rename = "type")]
     pub(super) problem_type: &'a str,
     pub(super) title: Cow<'a, str>,
-    #[serde(serialize_with = "as_number")]
     pub(super) status: StatusCode,
     pub(super) detail: Cow<'a, str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) instance: Option<String>,
-    #[serde(rename = "violated-policies", skip_serializing_if = "Vec::is_empty")]
     pub(super) violated_policies: Vec<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) retry_after_seconds: Option<u64>,
-}
-
-fn as_number<S: serde::Serializer>(status: &StatusCode, to: S) -> Result<S::Ok, S::Error> {
-    to.serialize_u16(status.as_u16())
 }
 
 /// A body and its media type.
 #[derive(Debug)]
 pub(super) struct Body<'a> {
     pub(super) media_type: &'a str,
-    pub(super) text: String,
+    pub(super) text: Cow<'a, str>,
 }
 
 impl Problem<'_> {
@@ -59,6 +49,12 @@ impl Problem<'_> {
         accept: Option<&str>,
         value: impl Fn(&str, Escape) -> Cow<'v, str>,
     ) -> Body<'b> {
+        if bodies.is_empty() && accept.is_none_or(|accept| accept == "*/*") {
+            return Body {
+                media_type: PROBLEM_JSON,
+                text: self.json().into(),
+            };
+        }
         let own = bodies
             .iter()
             .map(|(media_type, text)| (&**media_type, Some(text)));
@@ -85,10 +81,40 @@ impl Problem<'_> {
                 let escape = Escape::for_media_type(media_type);
                 template.render(escape, |name| value(name, escape))
             }
-            None if Kind::of(media_type) == Kind::Html => self.page(),
-            None => serde_json::to_string(self).unwrap_or_default(),
+            None if Kind::of(media_type) == Kind::Html => self.page().into(),
+            None => self.json().into(),
         };
         Body { media_type, text }
+    }
+
+    fn json(&self) -> String {
+        let mut json = String::with_capacity(512);
+        json.push_str("{\"type\":");
+        quote(&mut json, self.problem_type);
+        json.push_str(",\"title\":");
+        quote(&mut json, &self.title);
+        json.push_str(",\"status\":");
+        json.push_str(self.status.as_str());
+        json.push_str(",\"detail\":");
+        quote(&mut json, &self.detail);
+        if let Some(instance) = &self.instance {
+            json.push_str(",\"instance\":");
+            quote(&mut json, instance);
+        }
+        if !self.violated_policies.is_empty() {
+            json.push_str(",\"violated-policies\":");
+            for (nth, name) in self.violated_policies.iter().enumerate() {
+                json.push(if nth == 0 { '[' } else { ',' });
+                quote(&mut json, name);
+            }
+            json.push(']');
+        }
+        if let Some(seconds) = self.retry_after_seconds {
+            json.push_str(",\"retry_after_seconds\":");
+            json.push_str(itoa::Buffer::new().format(seconds));
+        }
+        json.push('}');
+        json
     }
 
     fn page(&self) -> String {
@@ -103,6 +129,18 @@ impl Problem<'_> {
     }
 }
 
+/// A text as JSON has it. Nearly every text is as it is.
+fn quote(json: &mut String, text: &str) {
+    let is_plain = |byte: u8| byte >= b' ' && byte != b'"' && byte != b'\\';
+    if text.bytes().all(is_plain) {
+        json.push('"');
+        json.push_str(text);
+        json.push('"');
+    } else {
+        json.push_str(&serde_json::Value::from(text).to_string());
+    }
+}
+
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Kind {
     Json,
@@ -112,23 +150,41 @@ enum Kind {
 
 impl Kind {
     fn of(media_type: &str) -> Self {
-        match essence(media_type).as_str() {
-            "text/html" => Self::Html,
-            essence if is_json(essence) => Self::Json,
+        match essence(media_type) {
+            html if html.eq_ignore_ascii_case("text/html") => Self::Html,
+            json if is_json(json) => Self::Json,
             _ => Self::Other,
         }
     }
 
     fn quality(media_type: &str, accept: Option<&str>) -> u16 {
         let essence = essence(media_type);
-        match Self::of(&essence) {
-            Self::Json => accept::json_quality(accept, &essence),
-            Self::Html | Self::Other => accept::quality(accept, &essence),
+        match Self::of(essence) {
+            Self::Json => accept::json_quality(accept, essence),
+            Self::Html | Self::Other => accept::quality(accept, essence),
         }
     }
 }
 
-fn essence(media_type: &str) -> String {
-    let essence = media_type.split(';').next().unwrap_or_default();
-    essence.trim().to_ascii_lowercase()
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_quoted_as_json_has_it() {
+        for text in [
+            "",
+            "plain",
+            "caf\u{e9}",
+            "\"",
+            "\\",
+            "\u{1f}",
+            "\u{7f}",
+            "a\nb\"c\\d",
+        ] {
+            let mut json = String::new();
+            quote(&mut json, text);
+            assert_eq!(json, serde_json::to_string(text).unwrap());
+        }
+    }
 }

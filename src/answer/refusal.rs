@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use uuid::Uuid;
 
-use super::problem::{ABOUT_BLANK, Problem};
+use super::problem::{ABOUT_BLANK, Body, PROBLEM_JSON, Problem};
 use super::template::Escape;
 use super::{Answer, Asked, Legacy, Refusal, Reject, Settings, cors, fields, words};
 use crate::check::{Policy, Ruling};
@@ -16,6 +16,9 @@ const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// The most seconds that are added to `Retry-After`.
 const JITTER_MAX_S: u64 = 30;
+
+/// Room for the fields that an answer of ours usually has.
+const FIELDS_USUAL: usize = 12;
 
 pub(super) fn answer(
     settings: &Settings,
@@ -115,8 +118,7 @@ fn denial(
         problem_type: &reject.problem_type,
         title: reject
             .title
-            .render(Escape::None, |name| value(name, Escape::None))
-            .into(),
+            .render(Escape::None, |name| value(name, Escape::None)),
         status: reject.status,
         detail: detail(reject, denial, retry_after_s, |name| {
             value(name, Escape::None)
@@ -128,7 +130,7 @@ fn denial(
     let mut headers = own_fields(settings, rulings, retry_after_s, true, asked);
     cors::allow(&reject.cors, asked.origin, settings.legacy, &mut headers);
     let body = problem.body(&reject.bodies, asked.accept, value);
-    let mut answer = finish(reject.status, headers, body.media_type, body.text, asked);
+    let mut answer = finish(reject.status, headers, body, asked);
     add_configured(&reject.headers, &mut answer.headers);
     answer
 }
@@ -179,7 +181,7 @@ fn plain(
         cors::allow(&reject.cors, asked.origin, settings.legacy, &mut headers);
     }
     let body = problem.body(&[], asked.accept, |_, _| "".into());
-    finish(status, headers, body.media_type, body.text, asked)
+    finish(status, headers, body, asked)
 }
 
 fn upstream_detail(status: StatusCode) -> &'static str {
@@ -191,12 +193,12 @@ fn upstream_detail(status: StatusCode) -> &'static str {
 }
 
 /// What went wrong. Says nothing of which part of a key matched, nor how much a policy allows that isn't told of.
-fn detail<'v>(
-    reject: &Reject,
+fn detail<'r, 'v>(
+    reject: &'r Reject,
     denial: &Denial<'_>,
     retry_after_s: Option<u64>,
     value: impl Fn(&str) -> Cow<'v, str>,
-) -> Cow<'static, str> {
+) -> Cow<'r, str> {
     let Some((policy, _)) = denial.foremost else {
         return "Too many requests.".into();
     };
@@ -209,7 +211,7 @@ fn detail<'v>(
     };
     let hidden = !policy.advertise && reject.detail.names(&["limit", "window"]);
     let text = if hidden {
-        format!("Policy {name} is over its limit. Try again in {seconds} seconds.")
+        format!("Policy {name} is over its limit. Try again in {seconds} seconds.").into()
     } else {
         reject.detail.render(Escape::None, value)
     };
@@ -217,7 +219,7 @@ fn detail<'v>(
         // Templates know no grammar, and this is the commonest wait of all.
         return text.replace(" 1 seconds", " 1 second").into();
     }
-    text.into()
+    text
 }
 
 /// What a placeholder stands for.
@@ -253,7 +255,8 @@ fn value<'a>(
 
 fn instance(request_id: &str) -> Option<String> {
     let id = Uuid::try_parse(request_id).ok()?;
-    Some(id.urn().to_string())
+    let mut text = Uuid::encode_buffer();
+    Some(id.urn().encode_lower(&mut text).to_owned())
 }
 
 /// When to come back, and what the limits are. `denied`: by a policy.
@@ -264,7 +267,7 @@ fn own_fields(
     denied: bool,
     asked: Asked<'_>,
 ) -> HeaderMap {
-    let mut headers = HeaderMap::new();
+    let mut headers = HeaderMap::with_capacity(FIELDS_USUAL);
     if let Some(seconds) = retry_after_s {
         headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
     }
@@ -290,16 +293,15 @@ fn own_fields(
     headers
 }
 
-fn finish(
-    status: StatusCode,
-    mut headers: HeaderMap,
-    media_type: &str,
-    body: String,
-    asked: Asked<'_>,
-) -> Answer {
-    if let Ok(media_type) = HeaderValue::from_str(media_type) {
+fn finish(status: StatusCode, mut headers: HeaderMap, body: Body<'_>, asked: Asked<'_>) -> Answer {
+    let media_type = match body.media_type {
+        PROBLEM_JSON => Ok(HeaderValue::from_static(PROBLEM_JSON)),
+        other => HeaderValue::from_str(other),
+    };
+    if let Ok(media_type) = media_type {
         headers.insert(header::CONTENT_TYPE, media_type);
     }
+    let body = body.text.into_owned();
     // A 429 must not be stored, and no other answer of ours is worth it.
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(header::CONTENT_LENGTH, HeaderValue::from(body.len()));

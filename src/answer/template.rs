@@ -104,26 +104,29 @@ impl Template {
         &self,
         escape: Escape,
         value: impl Fn(&str) -> Cow<'v, str>,
-    ) -> String {
-        let mut text = String::new();
+    ) -> Cow<'_, str> {
+        if let [Part::Text(text)] = &*self.parts {
+            return Cow::Borrowed(text);
+        }
+        let mut text = String::with_capacity(128);
         for part in &self.parts {
             match part {
                 Part::Text(part) => text.push_str(part),
                 Part::Placeholder(name) => text.push_str(&escape.of(&value(name))),
             }
         }
-        text
+        Cow::Owned(text)
     }
 }
 
 impl Escape {
     /// The escape that a body of this media type needs.
     pub(super) fn for_media_type(media_type: &str) -> Self {
-        let essence = media_type.split(';').next().unwrap_or_default().trim();
-        let essence = essence.to_ascii_lowercase();
-        if is_json(&essence) {
+        let essence = essence(media_type);
+        let lower = essence.to_ascii_lowercase();
+        if is_json(essence) {
             Self::Json
-        } else if essence == "text/html" || essence.ends_with("/xml") || essence.ends_with("+xml") {
+        } else if lower == "text/html" || lower.ends_with("/xml") || lower.ends_with("+xml") {
             Self::Html
         } else {
             Self::None
@@ -156,9 +159,19 @@ impl Escape {
     }
 }
 
-/// Whether a media type, in lower case and without parameters, is JSON.
+/// A media type without its parameters.
+pub(super) fn essence(media_type: &str) -> &str {
+    media_type.split(';').next().unwrap_or_default().trim()
+}
+
+/// Whether a media type without parameters is JSON.
 pub(super) fn is_json(essence: &str) -> bool {
-    essence == "application/json" || essence.ends_with("+json")
+    let suffix = |suffix: &str| {
+        let at = essence.len().checked_sub(suffix.len());
+        at.and_then(|at| essence.get(at..))
+            .is_some_and(|end| end.eq_ignore_ascii_case(suffix))
+    };
+    essence.eq_ignore_ascii_case("application/json") || suffix("+json")
 }
 
 /// How much of an unknown name an error shows.

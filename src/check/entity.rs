@@ -160,11 +160,12 @@ impl EntityKey {
 /// callers come to the same bytes.
 #[must_use]
 pub fn entity(key: &[KeySource], caller: &Caller<'_>, secret: &KeySecret) -> Entity {
-    let mut hasher = blake3::Hasher::new_keyed(&secret.0);
+    // Nearly every key fits, and is hashed at one go.
+    let mut parts = Vec::with_capacity(128);
     let (mut complete, mut ambiguous) = (true, false);
     let mut add = |part: &[u8]| {
-        hasher.update(&u64::try_from(part.len()).unwrap_or(u64::MAX).to_le_bytes());
-        hasher.update(part);
+        parts.extend_from_slice(&u64::try_from(part.len()).unwrap_or(u64::MAX).to_le_bytes());
+        parts.extend_from_slice(part);
     };
     for source in key {
         let (word, name) = source.words();
@@ -188,7 +189,8 @@ pub fn entity(key: &[KeySource], caller: &Caller<'_>, secret: &KeySecret) -> Ent
             }
         }
     }
-    let [head @ .., _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _] = *hasher.finalize().as_bytes();
+    let hash = blake3::keyed_hash(&secret.0, &parts);
+    let [head @ .., _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _] = *hash.as_bytes();
     Entity {
         key: EntityKey(head),
         complete,

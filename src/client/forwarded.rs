@@ -211,7 +211,13 @@ pub fn outgoing(
     let peer = peer.map(address::canonical);
     let proto = HeaderValue::from_static(if tls { "https" } else { "http" });
     let host = || HeaderValue::from_str(host).ok().filter(|h| !h.is_empty());
-    let real_ip = (X_REAL_IP, client.ip.and_then(written));
+    let peer_value = peer.and_then(written);
+    let client_value = if client.ip == peer {
+        peer_value.clone()
+    } else {
+        client.ip.and_then(written)
+    };
+    let real_ip = (X_REAL_IP, client_value);
     let fields = if client.through_trusted {
         let absent = |name: &HeaderName| !headers.contains_key(name);
         [
@@ -238,7 +244,7 @@ pub fn outgoing(
             _ => None,
         };
         [
-            Some((X_FORWARDED_FOR, peer.and_then(written))),
+            Some((X_FORWARDED_FOR, peer_value)),
             Some((header::FORWARDED, None)),
             Some((X_FORWARDED_PROTO, Some(proto))),
             Some((X_FORWARDED_HOST, host())),
@@ -250,7 +256,17 @@ pub fn outgoing(
 }
 
 fn written(ip: IpAddr) -> Option<HeaderValue> {
-    HeaderValue::from_str(&ip.to_string()).ok()
+    let IpAddr::V4(ip) = ip else {
+        return HeaderValue::try_from(ip.to_string()).ok();
+    };
+    let mut text = Vec::with_capacity("255.255.255.255".len());
+    for octet in ip.octets() {
+        if !text.is_empty() {
+            text.push(b'.');
+        }
+        text.extend_from_slice(itoa::Buffer::new().format(octet).as_bytes());
+    }
+    HeaderValue::try_from(text).ok()
 }
 
 /// An address as an element of `Forwarded`.

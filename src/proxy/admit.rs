@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use http::header::{ACCEPT, ORIGIN};
+use http::header::{ACCEPT, FORWARDED, HeaderName, ORIGIN};
 use http::{StatusCode, request};
 use tracing::warn;
 
@@ -21,6 +21,8 @@ use crate::clock;
 use crate::decide::Rule;
 use crate::record::metrics::Fault;
 use crate::route::path::Normalised;
+
+static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
 /// What becomes of a request.
 #[derive(Debug)]
@@ -108,7 +110,7 @@ fn identify(
         ctx.client = client;
     }
     let keep = gateway.config.server.keep_request_id && ctx.client.through_trusted;
-    ctx.request_id = head::request_id(head, keep);
+    ctx.request_id = head::request_id(head, keep, ctx.started_at_us);
     tell_of_forwarding(gateway, head);
     client
         .map(|_| ())
@@ -161,10 +163,10 @@ fn tell_of_forwarding(gateway: &Gateway, head: &request::Parts) {
     if !gateway.config.client_ip.trust.is_nobody() || told.load(Ordering::Relaxed) {
         return;
     }
-    let forwarded = ["x-forwarded-for", "forwarded"]
+    let forwarded = [&X_FORWARDED_FOR, &FORWARDED]
         .into_iter()
         .find(|name| head.headers.contains_key(*name));
-    if let Some(header) = forwarded
+    if let Some(header) = forwarded.map(HeaderName::as_str)
         && !told.swap(true, Ordering::Relaxed)
     {
         warn!(
@@ -221,7 +223,7 @@ fn refuse(
             head: head.method == http::Method::HEAD,
             accept: field(ACCEPT),
             origin: field(ORIGIN),
-            request_id: &ctx.request_id,
+            request_id: ctx.request_id(),
             now_epoch_s: clock::wall_now_us() / 1_000_000,
         },
     );

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use http::HeaderValue;
 use prometheus::IntGauge;
 
 use super::gateway::Gateway;
@@ -25,13 +26,15 @@ pub struct Context {
     /// The same by the wall clock, in microseconds since the epoch.
     pub started_at_us: u64,
     /// Its id.
-    pub request_id: String,
+    pub request_id: HeaderValue,
     /// The other end of the connection.
     pub peer_ip: Option<IpAddr>,
     /// Who calls.
     pub client: Client,
     /// The route it takes.
     pub route: Option<Arc<Route>>,
+    /// How long it is to wait, where that was decided before Pingora read it.
+    pub admitted: Option<Duration>,
     /// What was decided.
     pub rulings: Vec<Ruled>,
     /// Policies whose key was missing.
@@ -129,13 +132,14 @@ impl Context {
         Self {
             started: clock::monotonic_now(),
             started_at_us: clock::wall_now_us(),
-            request_id: String::new(),
+            request_id: HeaderValue::from_static(""),
             peer_ip: None,
             client: Client {
                 ip: None,
                 through_trusted: false,
             },
             route: None,
+            admitted: None,
             rulings: Vec::new(),
             missing_key: Vec::new(),
             denied: None,
@@ -150,6 +154,12 @@ impl Context {
         }
     }
 
+    /// Its id.
+    #[must_use]
+    pub fn request_id(&self) -> &str {
+        self.request_id.to_str().unwrap_or_default()
+    }
+
     /// The rulings.
     #[must_use]
     pub fn rulings(&self) -> Vec<Ruling<'_>> {
@@ -158,9 +168,10 @@ impl Context {
 
     /// The gateway's part is done: what follows is the upstream's, or the client's.
     pub fn stop_own_time(&mut self) {
-        let elapsed = clock::monotonic_now().saturating_duration_since(self.started);
-        self.own_time
-            .get_or_insert(elapsed.saturating_sub(self.queued));
+        if self.own_time.is_none() {
+            let elapsed = clock::monotonic_now().saturating_duration_since(self.started);
+            self.own_time = Some(elapsed.saturating_sub(self.queued));
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::header::{HOST, HeaderName};
@@ -30,7 +30,8 @@ const TOLD_BY_US: [&str; 6] = [
     "x-request-id",
 ];
 
-const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// The field of a request's id.
+pub static X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// The server that this request goes to.
 pub fn peer(ctx: &mut Context) -> pingora::Result<Box<HttpPeer>> {
@@ -109,15 +110,18 @@ pub fn request_head(
         &original.headers,
     );
     for (name, value) in fields {
-        match value {
-            Some(value) => forwarded_head.insert_header(name, value)?,
-            None => {
-                forwarded_head.remove_header(&name);
-            }
+        let Some(value) = value else {
+            forwarded_head.remove_header(&name);
+            continue;
+        };
+        // A name that lives for ever is not copied.
+        match TOLD_BY_US.iter().find(|known| **known == name.as_str()) {
+            Some(known) => forwarded_head.insert_header(*known, value)?,
+            None => forwarded_head.insert_header(name, value)?,
         }
     }
     drop_look_alikes(forwarded_head);
-    forwarded_head.insert_header(X_REQUEST_ID, ctx.request_id.as_str())?;
+    forwarded_head.insert_header(X_REQUEST_ID.as_str(), ctx.request_id.clone())?;
     if let Some(host) =
         upstream(&ctx.gateway, ctx).and_then(|(_, upstream)| upstream.host_header.as_ref())
     {
@@ -136,7 +140,7 @@ fn drop_look_alikes(head: &mut RequestHeader) {
     let look_alikes: Vec<_> = head
         .headers
         .keys()
-        .filter(|name| name.as_str().contains('_'))
+        .filter(|name| name.as_str().as_bytes().contains(&b'_'))
         .filter(|name| {
             let read = name.as_str().replace('_', "-");
             TOLD_BY_US.contains(&read.as_str())
@@ -204,24 +208,9 @@ pub fn response_head(
         // Such a client knows no chunks: the body ends with the connection.
         head.remove_header(&http::header::TRANSFER_ENCODING);
     }
-    let mut fields = HeaderMap::new();
-    for name in &answer::FIELDS {
-        for value in head.headers.get_all(name) {
-            fields.append(name, value.clone());
-        }
-    }
-    let before = fields.clone();
-    let malformed = ctx.gateway.annotate(ctx, head.status, &mut fields);
-    if fields != before {
-        for name in &answer::FIELDS {
-            head.remove_header(name);
-            for value in fields.get_all(name) {
-                head.append_header(name, value.clone())?;
-            }
-        }
-    }
+    let malformed = !ctx.rulings.is_empty() && put_fields(head, ctx)?;
     if !head.headers.contains_key(&X_REQUEST_ID) {
-        head.insert_header(X_REQUEST_ID, ctx.request_id.as_str())?;
+        head.insert_header(X_REQUEST_ID.as_str(), ctx.request_id.clone())?;
     }
     if let Some(series) =
         upstream(&ctx.gateway, ctx).and_then(|(index, _)| ctx.gateway.metrics.upstream(index))
@@ -237,6 +226,34 @@ pub fn response_head(
         }
     }
     Ok(())
+}
+
+/// Puts our fields beside those of the upstream. Returns whether its own were malformed.
+fn put_fields(head: &mut ResponseHeader, ctx: &Context) -> pingora::Result<bool> {
+    let mut fields = HeaderMap::new();
+    for (name, value) in &head.headers {
+        if answer::FIELDS.contains(name) {
+            fields.append(name.clone(), value.clone());
+        }
+    }
+    let before = fields.clone();
+    let malformed = ctx.gateway.annotate(ctx, head.status, &mut fields);
+    if fields == before {
+        return Ok(malformed);
+    }
+    for name in before.keys() {
+        head.remove_header(name);
+    }
+    let mut last = None;
+    for (name, value) in fields {
+        // A name comes once for all its lines; one that lives for ever is not copied.
+        let known = name.and_then(|name| answer::FIELDS.iter().find(|known| **known == name));
+        last = known.or(last);
+        if let Some(name) = last {
+            head.append_header(name.as_str(), value)?;
+        }
+    }
+    Ok(malformed)
 }
 
 /// Whether another server is tried: nothing was sent yet, so that nothing happens twice.
@@ -273,7 +290,7 @@ pub fn status_of(error: &Error) -> Option<StatusCode> {
 }
 
 /// Counts what became of the request upstream.
-pub fn count(gateway: &Gateway, ctx: &Context) {
+pub fn count(gateway: &Gateway, ctx: &Context, now: Instant) {
     let Some(started) = ctx.upstream.started else {
         return;
     };
@@ -281,7 +298,7 @@ pub fn count(gateway: &Gateway, ctx: &Context) {
         upstream(gateway, ctx).and_then(|(index, _)| gateway.metrics.upstream(index))
     {
         let class = ctx.upstream.status.map_or(CodeClass::None, CodeClass::of);
-        let took = monotonic_now().saturating_duration_since(started);
+        let took = now.saturating_duration_since(started);
         series.answered(class, took.as_secs_f64());
     }
 }

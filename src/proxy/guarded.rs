@@ -5,8 +5,8 @@ use std::fmt;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -20,10 +20,14 @@ use pingora::protocols::{
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
+use super::again::Admitted;
 use super::gateway::Current;
 use super::pace::Pace;
 use super::unread::{MALFORMED, NOT_ALLOWED, TOO_LARGE, TOO_SLOW, Unread};
 use crate::record::metrics::Fault;
+
+/// How long a connection may lie idle between two requests.
+const IDLE: Duration = Duration::from_secs(60);
 
 /// What a connection is about.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -51,8 +55,7 @@ impl Phase {
 /// A head is to come, or one has: the time of what follows begins anew.
 pub(super) fn turn(stream: Option<&Stream>, phase: Phase) {
     if let Some(guarded) = guarded(stream) {
-        guarded.phase.store(phase as u8, Ordering::Relaxed);
-        guarded.turns.fetch_add(1, Ordering::Relaxed);
+        guarded.turn(phase);
     }
 }
 
@@ -66,6 +69,25 @@ pub(super) fn body_is_read(stream: Option<&Stream>) {
 /// What the client did wrong, if the guard ended its connection.
 pub(super) fn fault(stream: Option<&Stream>) -> Option<Fault> {
     guarded(stream)?.fault
+}
+
+/// The request whose head had so many bytes is denied. Where more than them was read, this is no time for shortcuts.
+pub(super) fn is_denied(stream: Option<&Stream>, head_bytes: usize) {
+    if let Some(guarded) = guarded(stream) {
+        let alone = guarded.phase() == Phase::Rest && guarded.head_bytes == head_bytes;
+        guarded.denied.store(alone, Ordering::Relaxed);
+    }
+}
+
+/// Whether the last request was denied, and no other was read since. Says so once.
+pub(super) fn was_denied(stream: &Stream) -> bool {
+    guarded(Some(stream)).is_some_and(|guarded| guarded.denied.swap(false, Ordering::Relaxed))
+}
+
+/// What was decided of the request before Pingora read it.
+pub(super) fn admitted(stream: Option<&Stream>) -> Option<Admitted> {
+    let mut admitted = guarded(stream)?.admitted.lock();
+    admitted.as_mut().ok()?.take().map(|admitted| *admitted)
 }
 
 fn guarded(stream: Option<&Stream>) -> Option<&Guarded> {
@@ -84,11 +106,23 @@ pub(super) struct Guarded {
     turn: u32,
     head_bytes: usize,
     head_max: usize,
-    deadline: Option<Pin<Box<Sleep>>>,
+    /// Until when all of the head is there, once some of it is.
+    head_until: Option<Instant>,
+    /// Until when its first byte is there, once it has been waited for.
+    idle_until: Option<Instant>,
+    idle_max: Duration,
+    /// Runs for either; of one that runs too early nobody makes another.
+    timer: Option<Pin<Box<Sleep>>>,
     reading: Pace,
     writing: Pace,
     /// Bytes that the client had acknowledged when it was last asked.
     acknowledged: AtomicU64,
+    /// Whether the last request was denied.
+    denied: AtomicBool,
+    /// What was read, and is to be read again.
+    replay: Bytes,
+    /// What was decided of it.
+    admitted: Mutex<Option<Box<Admitted>>>,
     /// What of our refusal is still to be sent.
     refusal: Bytes,
     fault: Option<Fault>,
@@ -107,15 +141,38 @@ impl Guarded {
             turn: 0,
             head_bytes: 0,
             head_max: 0,
-            deadline: None,
+            head_until: None,
+            idle_until: None,
+            // A head that has begun has its deadline sooner, and an answer to that.
+            idle_max: header_timeout.saturating_add(Duration::from_secs(1)),
+            timer: None,
             reading: pace(),
             writing: pace(),
             acknowledged: AtomicU64::new(0),
+            denied: AtomicBool::new(false),
+            replay: Bytes::new(),
+            admitted: Mutex::default(),
             refusal: Bytes::new(),
             fault: None,
         };
         guarded.begin();
         guarded
+    }
+
+    /// As [`turn`].
+    pub(super) fn turn(&self, phase: Phase) {
+        self.phase.store(phase as u8, Ordering::Relaxed);
+        self.turns.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// These bytes were read, and are to be read once more.
+    pub(super) fn replay(&mut self, bytes: Bytes) {
+        self.replay = bytes;
+    }
+
+    /// The request that is to be read again may pass, after this wait.
+    pub(super) fn admit(&mut self, ctx: super::context::Context, delay: Duration) {
+        self.admitted = Mutex::new(Some(Box::new(Admitted { ctx, delay })));
     }
 
     fn phase(&self) -> Phase {
@@ -129,7 +186,8 @@ impl Guarded {
         let pace = || Pace::new(server.body_timeout, server.body_min_rate);
         self.head_bytes = 0;
         self.head_max = server.max_header;
-        self.deadline = None;
+        self.head_until = None;
+        self.idle_until = None;
         self.reading = pace();
         self.writing = pace();
     }
@@ -140,6 +198,7 @@ impl Guarded {
         if self.turn != turns {
             self.turn = turns;
             self.begin();
+            self.idle_max = IDLE;
         }
         self.phase()
     }
@@ -234,29 +293,72 @@ impl Guarded {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         if self.fault.is_none() {
-            let deadline = self.deadline.as_mut();
-            if deadline.is_some_and(|deadline| deadline.as_mut().poll(cx).is_ready()) {
+            if self.head_until.is_some_and(|until| until <= Instant::now()) {
                 self.refuse(&TOO_SLOW);
             } else if self.head_bytes > self.head_max {
                 // More is wanted: this was not all of it.
                 self.refuse(&TOO_LARGE);
             }
         }
-        if let Some(fault) = self.fault {
-            ready!(self.poll_refusal(cx))?;
-            let flushed = Pin::new(&mut self.io).poll_flush(cx);
-            ready!(self.paced_end(cx, flushed))?;
-            return Poll::Ready(Err(io::Error::other(fault.as_str())));
+        if self.fault.is_some() {
+            return self.poll_refused(cx);
         }
         let filled = buffer.filled().len();
-        let read = ready!(Pin::new(&mut self.io).poll_read(cx, buffer));
+        let read = match Pin::new(&mut self.io).poll_read(cx, buffer) {
+            Poll::Ready(read) => read,
+            Poll::Pending => return self.poll_no_head(cx),
+        };
         let bytes = buffer.filled().len().saturating_sub(filled);
         self.head_bytes = self.head_bytes.saturating_add(bytes);
-        if self.deadline.is_none() && bytes > 0 {
-            let until = Instant::now() + self.header_timeout;
-            self.deadline = Some(Box::pin(sleep_until(until)));
+        if self.head_until.is_none() && bytes > 0 {
+            self.head_until = Some(Instant::now() + self.header_timeout);
         }
         Poll::Ready(read)
+    }
+
+    /// There is nothing to read of a head: waits for it, but not for ever.
+    fn poll_no_head(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let idle_max = self.idle_max;
+        let due = match self.head_until {
+            Some(until) => until,
+            None => *self
+                .idle_until
+                .get_or_insert_with(|| Instant::now() + idle_max),
+        };
+        if !self.is_due(cx, due) {
+            return Poll::Pending;
+        }
+        if self.head_until.is_none() {
+            // As if the client had closed a connection that nobody uses.
+            return Poll::Ready(Ok(()));
+        }
+        self.refuse(&TOO_SLOW);
+        self.poll_refused(cx)
+    }
+
+    /// Whether `due` is over; if not, the task is woken when it is, or before.
+    fn is_due(&mut self, cx: &mut Context<'_>, due: Instant) -> bool {
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(due)));
+        if timer.deadline() > due {
+            timer.as_mut().reset(due);
+        }
+        // Left running while requests come, and set anew once it has run: that is seldom, and requests come often.
+        while timer.as_mut().poll(cx).is_ready() {
+            if timer.deadline() >= due {
+                return true;
+            }
+            timer.as_mut().reset(due);
+        }
+        false
+    }
+
+    /// Sends our refusal; then the connection is over.
+    fn poll_refused(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_refusal(cx))?;
+        let flushed = Pin::new(&mut self.io).poll_flush(cx);
+        ready!(self.paced_end(cx, flushed))?;
+        let fault = self.fault.map_or("", Fault::as_str);
+        Poll::Ready(Err(io::Error::other(fault)))
     }
 }
 
@@ -281,6 +383,11 @@ impl AsyncRead for Guarded {
     ) -> Poll<io::Result<()>> {
         let me = &mut *self;
         let phase = me.look();
+        if !me.replay.is_empty() {
+            let again = me.replay.split_to(me.replay.len().min(buffer.remaining()));
+            buffer.put_slice(&again);
+            return Poll::Ready(Ok(()));
+        }
         if phase == Phase::Head {
             return me.poll_head(cx, buffer);
         }

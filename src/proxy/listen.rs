@@ -14,12 +14,13 @@ use pingora::server::ShutdownWatch;
 use tokio::time::{sleep, timeout};
 
 use super::Proxy;
+use super::again;
 use super::connections::{Connection, Connections, Full};
 use super::gateway::Current;
 use super::guarded::{self, Guarded, Phase};
 
-/// How long a connection may lie idle between two requests.
-const IDLE: Duration = Duration::from_secs(60);
+/// Pingora's word for a connection that is kept: how long, the guard knows, and sets no timer for each request.
+const KEPT: Option<u64> = Some(0);
 
 /// How long it may once the gateway stops: a request that is on its way then is still served.
 const LINGER: Duration = Duration::from_secs(2);
@@ -28,6 +29,8 @@ const LINGER_LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Serves one kind of connection: HTTP/1.1 in the clear.
 pub struct Edge {
     proxy: Arc<HttpProxy<Proxy>>,
+    /// The same without Pingora.
+    ours: Proxy,
     current: Current,
     connections: Arc<Connections>,
     /// The most connections that there are files for.
@@ -42,12 +45,14 @@ impl Edge {
     /// no further request is taken.
     pub fn new(
         proxy: HttpProxy<Proxy>,
-        current: Current,
+        ours: Proxy,
         room: usize,
         header_timeout: Duration,
         closed: Arc<AtomicBool>,
     ) -> Self {
+        let current = ours.current.clone();
         Self {
+            ours,
             room,
             proxy: Arc::new(proxy),
             connections: Arc::new(Connections::new(
@@ -95,17 +100,22 @@ impl ServerApp for Edge {
         let _counted = self.count(&stream)?;
         let guarded = Guarded::new(stream, self.current.clone(), self.header_timeout);
         let mut session = ServerSession::new_http1(Box::new(guarded));
-        // For a silence before the first byte: a head that has begun has its deadline sooner, and an answer to that.
-        session.set_keepalive(Some(self.header_timeout.as_secs().saturating_add(1)));
+        session.set_keepalive(KEPT);
         loop {
             let reused = self.proxy.process_new_http(session, shutdown).await?;
             let (stream, settings) = reused.consume();
             guarded::turn(Some(&stream), Phase::Head);
+            let stream = if guarded::was_denied(&stream) {
+                // In a box: connections that it never comes to are not to hold its memory.
+                Box::pin(again::serve(stream, &self.ours, shutdown)).await?
+            } else {
+                stream
+            };
             session = ServerSession::new_http1(stream);
             if let Some(settings) = settings {
                 settings.apply_to_session(&mut session);
             }
-            session.set_keepalive(Some(IDLE.as_secs()));
+            session.set_keepalive(KEPT);
         }
     }
 
@@ -123,6 +133,15 @@ impl ServerApp for Edge {
         let _ = timeout(LINGER, idle).await;
         self.proxy.http_cleanup().await;
         self.closed.store(true, Ordering::Release);
+    }
+}
+
+/// The request is denied: what comes next on its connection may be answered at once, if nothing has come yet.
+pub fn is_denied(session: &Session) {
+    let downstream = session.as_downstream();
+    let read = downstream.as_http1();
+    if let Some(read) = read.map(|session| session.get_headers_raw_bytes().len()) {
+        guarded::is_denied(downstream.stream(), read);
     }
 }
 
@@ -145,7 +164,7 @@ pub fn head_is_read(session: &mut Session, last: bool) {
     downstream.set_read_timeout(None);
     // What the client wants of the connection, the head has said: it is only given an end here.
     if downstream.get_keepalive().is_some() {
-        downstream.set_keepalive((!last).then_some(IDLE.as_secs()));
+        downstream.set_keepalive(KEPT.filter(|_| !last));
     }
     downstream.set_ignore_info_resp(is_old);
     downstream.set_pipelining_enabled(true);

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use http::request;
 use pingora::proxy::Session;
 
 use super::context::Context;
@@ -18,11 +19,38 @@ use crate::decide::Verdict;
 use crate::record::access_log::Entry;
 use crate::record::metrics::Fault;
 
+/// A request, and what was answered.
+#[derive(Debug)]
+pub struct Served<'s> {
+    /// Its head.
+    pub head: &'s request::Parts,
+    /// The status that was sent.
+    pub status: u16,
+    /// Bytes of its body.
+    pub bytes_in: usize,
+    /// Bytes of the answer's body.
+    pub bytes_out: usize,
+}
+
+impl<'s> Served<'s> {
+    /// What Pingora served.
+    #[must_use]
+    pub fn of(session: &'s Session, ctx: &Context) -> Self {
+        let downstream = session.as_downstream();
+        Self {
+            head: session.req_header().as_ref(),
+            status: respond::sent(session).map_or(ctx.unsent_status, |head| head.status.as_u16()),
+            bytes_in: downstream.body_bytes_read(),
+            bytes_out: downstream.body_bytes_sent(),
+        }
+    }
+}
+
 /// Records a request that is over.
-pub fn record(gateway: &Gateway, session: &Session, ctx: &mut Context) {
+pub fn record(gateway: &Gateway, served: &Served<'_>, ctx: &mut Context) {
     ctx.stop_own_time();
-    let took = monotonic_now().saturating_duration_since(ctx.started);
-    let status = respond::sent(session).map_or(ctx.unsent_status, |head| head.status.as_u16());
+    let now = monotonic_now();
+    let took = now.saturating_duration_since(ctx.started);
     let own_time = ctx.own_time.unwrap_or_default();
     gateway
         .metrics
@@ -34,13 +62,13 @@ pub fn record(gateway: &Gateway, session: &Session, ctx: &mut Context) {
         .metrics
         .route(route.map(|route| route.index))
         .request(
-            session.req_header().method.as_str(),
-            status,
+            served.head.method.as_str(),
+            served.status,
             took.as_secs_f64(),
         );
-    forward::count(gateway, ctx);
+    forward::count(gateway, ctx, now);
     if is_logged(gateway, ctx) {
-        append(gateway, session, ctx, status, took, own_time);
+        append(gateway, served, ctx, took, own_time);
     }
 }
 
@@ -82,14 +110,12 @@ fn is_logged(gateway: &Gateway, ctx: &Context) -> bool {
 
 fn append(
     gateway: &Gateway,
-    session: &Session,
+    served: &Served<'_>,
     ctx: &Context,
-    status: u16,
     took: Duration,
     own_time: Duration,
 ) {
-    let head = session.req_header();
-    let downstream = session.as_downstream();
+    let head = served.head;
     let rulings = ctx.rulings();
     let telling = telling(&rulings);
     let ts = timestamp(ctx.started_at_us);
@@ -103,7 +129,7 @@ fn append(
     let user_agent = field(http::header::USER_AGENT);
     let entry = Entry {
         ts: &ts,
-        request_id: &ctx.request_id,
+        request_id: ctx.request_id(),
         client_ip: &told(gateway, ctx.client.ip),
         peer_ip: &told(gateway, ctx.peer_ip),
         method: head.method.as_str(),
@@ -115,9 +141,9 @@ fn append(
             http::Version::HTTP_2 => "HTTP/2",
             _ => "HTTP/1.1",
         },
-        status,
-        bytes_in: downstream.body_bytes_read(),
-        bytes_out: downstream.body_bytes_sent(),
+        status: served.status,
+        bytes_in: served.bytes_in,
+        bytes_out: served.bytes_out,
         duration_ms: millis(took),
         tollgate_ms: millis(own_time),
         queue_ms: (!ctx.queued.is_zero()).then(|| millis(ctx.queued)),

@@ -2,6 +2,7 @@
 //! [`listen`], [`admit`], [`wait`], [`forward`] or [`respond`], and at last [`log`].
 
 pub mod admit;
+mod again;
 mod bind;
 pub mod connections;
 pub mod context;
@@ -72,6 +73,10 @@ impl ProxyHttp for Proxy {
     ) -> pingora::Result<()> {
         listen::head_is_read(session, self.leaving.load(Ordering::Relaxed));
         ctx.peer_ip = forward::ip_of(session.client_addr());
+        if let Some(admitted) = guarded::admitted(session.downstream_session.stream()) {
+            *ctx = admitted.ctx;
+            ctx.admitted = Some(admitted.delay);
+        }
         Ok(())
     }
 
@@ -82,9 +87,16 @@ impl ProxyHttp for Proxy {
     ) -> pingora::Result<bool> {
         let gateway = &Arc::clone(&ctx.gateway);
         let head = session.req_header();
-        let delay = match admit::admit(gateway, head.as_ref(), head.raw_path(), ctx).await {
+        let admission = match ctx.admitted.take() {
+            Some(delay) => Admission::Serve(delay),
+            None => admit::admit(gateway, head.as_ref(), head.raw_path(), ctx).await,
+        };
+        let delay = match admission {
             Admission::Refuse(answer) => {
                 ctx.stop_own_time();
+                if ctx.denied.is_some() {
+                    listen::is_denied(session);
+                }
                 respond::send(session, *answer).await?;
                 return Ok(true);
             }
@@ -210,7 +222,8 @@ impl ProxyHttp for Proxy {
         if let Some(error) = error {
             ctx.error.get_or_insert(error.etype().as_str());
         }
-        log::record(&Arc::clone(&ctx.gateway), session, ctx);
+        let gateway = Arc::clone(&ctx.gateway);
+        log::record(&gateway, &log::Served::of(session, ctx), ctx);
     }
 
     fn suppress_error_log(&self, _session: &Session, _ctx: &Context, _error: &Error) -> bool {

@@ -9,6 +9,7 @@ use pingora::http::ResponseHeader;
 use pingora::proxy::Session;
 
 use super::context::Context;
+use super::forward::X_REQUEST_ID;
 use super::gateway::Gateway;
 use crate::answer::Answer;
 use crate::config::Route;
@@ -20,15 +21,10 @@ const DRAIN: Duration = Duration::from_secs(2);
 /// Sends `answer`, and keeps the connection if it can be kept.
 pub async fn send(session: &mut Session, answer: Answer) -> pingora::Result<()> {
     let status = answer.status;
-    let mut header = ResponseHeader::build(status, Some(answer.headers.len() + 2))?;
-    let mut last_name = None;
-    for (name, value) in answer.headers {
-        // A name comes once for all its lines.
-        last_name = name.or(last_name);
-        if let Some(name) = &last_name {
-            header.append_header(name, value)?;
-        }
-    }
+    let (mut parts, ()) = http::Response::new(()).into_parts();
+    parts.status = status;
+    parts.headers = answer.headers;
+    let header = ResponseHeader::from(parts);
     let body = answer.body;
     let downstream = session.as_downstream_mut();
     if !downstream.is_body_done() {
@@ -72,9 +68,7 @@ pub fn fixed(
     if !matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) {
         headers.insert(CONTENT_LENGTH, http::HeaderValue::from(body.len()));
     }
-    if let Ok(id) = http::HeaderValue::from_str(&ctx.request_id) {
-        headers.insert("x-request-id", id);
-    }
+    headers.insert(&X_REQUEST_ID, ctx.request_id.clone());
     gateway.annotate(ctx, status, &mut headers);
     let head = session.req_header().method == http::Method::HEAD;
     Answer {
@@ -94,7 +88,7 @@ pub fn echo(session: &Session, ctx: &Context, route: &Route) -> Bytes {
         "host": head.headers.get(http::header::HOST).map(|host| String::from_utf8_lossy(host.as_bytes())),
         "client_ip": ctx.client.ip,
         "route": &*route.name,
-        "request_id": ctx.request_id,
+        "request_id": ctx.request_id(),
     });
     let mut text = serde_json::to_vec(&told).unwrap_or_default();
     text.push(b'\n');

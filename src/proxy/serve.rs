@@ -146,12 +146,12 @@ pub fn run(
         current: current.clone(),
         leaving: Arc::clone(&leaving),
     };
-    let proxy = http_proxy(&server.configuration, proxy);
+    let pingora = http_proxy(&server.configuration, proxy.clone());
     let mut edge = Service::new(
         "edge".to_owned(),
         Edge::new(
+            pingora,
             proxy,
-            current.clone(),
             files::make_room(config.server.max_connections),
             config.server.header_timeout,
             Arc::clone(&closed),

@@ -11,6 +11,7 @@
 mod support;
 
 mod admin;
+mod again;
 mod all_or_nothing;
 mod callers;
 mod cases;
