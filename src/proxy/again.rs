@@ -32,6 +32,9 @@ const READ: usize = 4096;
 /// Room for the next read, at least.
 const READ_MIN: usize = 1024;
 
+/// The longest head, with what follows it, that is looked at here.
+const READ_MAX: usize = 16_384;
+
 /// The most fields of a head that is answered here.
 const FIELDS_MAX: usize = 64;
 
@@ -60,6 +63,11 @@ pub(super) async fn serve(
             match heads.next() {
                 Next::Head(head) => break head,
                 Next::Other => {
+                    guarded.replay(heads.rest());
+                    return Some(guarded);
+                }
+                // Pingora knows how long a head may be.
+                Next::Partial if heads.read.len() >= READ_MAX => {
                     guarded.replay(heads.rest());
                     return Some(guarded);
                 }

@@ -144,3 +144,27 @@ fn a_head_that_drips_after_a_denial_has_its_deadline_as_ever() {
     connection.send("GET / HTTP/1.1\r\nHost: a").unwrap();
     assert_eq!(connection.receive(false).unwrap().status, 408);
 }
+
+#[test]
+fn a_head_of_any_length_after_a_denial_is_taken_or_refused_as_ever() {
+    let origin = Origin::start();
+    let head = |length: usize| {
+        let long = "y".repeat(length);
+        format!("GET / HTTP/1.1\r\nHost: api.example\r\nx-key: other\r\nx-long: {long}\r\n\r\n")
+    };
+    let gateways = [gateway(&origin), gateway(&origin), gateway(&origin)];
+    let [mut kept, mut refused, mut endless] = gateways.each_ref().map(denied);
+    kept.send(head(20_000)).unwrap();
+    assert_eq!(kept.receive(false).unwrap().status, 200);
+    refused.send(head(100_000)).unwrap();
+    assert_eq!(refused.receive(false).unwrap().status, 431);
+    // One that does not end is not kept for as long as it goes on.
+    let before = gateways[2].memory();
+    let part = "z".repeat(1 << 20);
+    endless
+        .send("GET / HTTP/1.1\r\nHost: a\r\nx-long: ")
+        .unwrap();
+    let sent = (0..64).take_while(|_| endless.send(&part).is_ok()).count();
+    assert!(sent < 64, "it takes in all of it");
+    assert!(gateways[2].memory() < before + (32 << 20));
+}

@@ -238,6 +238,15 @@ fn memory_is_given_back_once_the_crowd_is_gone() {
         "{grown} bytes: the crowd was too small to see"
     );
     gateway.await_metric("tollgate_store_local_keys", 0.0);
-    let left = gateway.memory().saturating_sub(before);
-    assert!(left < grown / 2, "{left} bytes are left of {grown}");
+    // The allocator keeps it for some seconds, for whoever wants it next.
+    let deadline = monotonic_now() + Duration::from_secs(40);
+    let left = || gateway.memory().saturating_sub(before);
+    while left() >= grown / 2 {
+        let left = left();
+        assert!(
+            monotonic_now() < deadline,
+            "{left} bytes are left of {grown}"
+        );
+        thread::park_timeout(Duration::from_millis(100));
+    }
 }

@@ -193,7 +193,8 @@ fn who_waits_to_be_asked_for_a_body_is_not_late_with_it() {
             .write_all(b"HTTP/1.1 100 Continue\r\n\r\n")?;
         let mut body = [0; 4];
         asked.stream.read_exact(&mut body)?;
-        let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+        // Or else the next request may go the way of this connection, which ends here.
+        let answer = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok";
         asked.stream.get_mut().write_all(answer)
     });
     let gateway = gateway(upstream);
