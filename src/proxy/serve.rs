@@ -294,8 +294,9 @@ async fn sweep(gateway: Arc<Gateway>) {
     loop {
         tick.tick().await;
         // In parts, so that the tasks of this thread get their turn.
-        for _ in 0..SWEEP_PARTS {
-            gateway.limiter.local().sweep(SWEEP_PART);
+        let store = gateway.limiter.local();
+        for _ in 0..store.len().div_ceil(SWEEP_PART).min(SWEEP_PARTS) {
+            store.sweep(SWEEP_PART);
             yield_now().await;
         }
     }

@@ -209,12 +209,13 @@ impl LocalStore {
         }
     }
 
-    /// Drops fresh states, looking at `limit` of them at most, and says how many went. For a task in the background:
+    /// Drops fresh states, looking at each of them once and at `limit` of them at most, and says how many went. For a task in the background:
     /// each call goes on where the last one stopped, and holds one lock at a time.
     pub fn sweep(&self, limit: usize) -> usize {
         let now = self.clock.now();
         let mut swept = 0;
-        let mut left = limit;
+        // Where there are few, none is looked at again and again.
+        let mut left = limit.min(self.len());
         let mut empty = 0;
         while left > 0 && empty < SHARDS {
             let Some(shard) = self.next_swept() else {
