@@ -5,7 +5,6 @@
 //! had come alone. On a cluster those of one slot are one call, and the calls of a server go in one write.
 
 use std::collections::VecDeque;
-use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use redis::{RedisError, RedisResult, Value};
@@ -18,6 +17,9 @@ use super::node::Link;
 use super::script::{self, DECIDE, Part};
 use crate::decide::{Decision, Timestamp};
 use crate::store::StoreError;
+
+/// How many calls are under way at once on one link.
+const CALLS_MAX: usize = 2;
 
 /// How many checks go in one write at most, if they are not those of one request: a script that runs holds up everybody
 /// else's.
@@ -46,7 +48,7 @@ pub(super) struct Queue(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    is_under_way: bool,
+    under_way: usize,
     waiting: VecDeque<Waiting>,
 }
 
@@ -93,7 +95,8 @@ impl Queue {
 
     fn enter(&self, link: &Arc<Link>, part: Part, slot: Option<u16>, deadline: Instant) -> Place {
         let mut state = self.state();
-        if !mem::replace(&mut state.is_under_way, true) {
+        if state.under_way < CALLS_MAX {
+            state.under_way += 1;
             return Place::Go(Turn(Arc::clone(link)), part);
         }
         if state.waiting.len() >= WAITING_MAX {
@@ -127,8 +130,11 @@ impl Queue {
             }
             together.push(next);
         }
-        state.is_under_way = !together.is_empty();
-        state.is_under_way.then_some(together)
+        if together.is_empty() {
+            state.under_way -= 1;
+            return None;
+        }
+        Some(together)
     }
 }
 
