@@ -58,6 +58,8 @@ pub(super) async fn serve(
     // Pingora knows what becomes of connections then.
     let mut stopping = pin!(async move { shutdown.wait_for(|stopping| *stopping).await.is_ok() });
     let mut heads = Heads::new();
+    // Whether what there is came with an earlier head, whose time is over.
+    let mut is_left_over = false;
     loop {
         let head = loop {
             match heads.next() {
@@ -66,8 +68,10 @@ pub(super) async fn serve(
                     guarded.replay(heads.rest());
                     return Some(guarded);
                 }
-                // Pingora knows how long a head may be.
-                Next::Partial if heads.read.len() >= READ_MAX => {
+                // Pingora knows how long a head may be, and take.
+                Next::Partial
+                    if heads.read.len() >= READ_MAX || (is_left_over && !heads.read.is_empty()) =>
+                {
                     guarded.replay(heads.rest());
                     return Some(guarded);
                 }
@@ -78,7 +82,7 @@ pub(super) async fn serve(
                 biased;
                 read = guarded.read_buf(&mut heads.read) => match read {
                     Ok(0) => return None,
-                    Ok(_) => {}
+                    Ok(_) => is_left_over = false,
                     Err(_) => {
                         Shutdown::shutdown(&mut *guarded).await;
                         return None;
@@ -90,6 +94,7 @@ pub(super) async fn serve(
                 }
             }
         };
+        is_left_over = true;
         guarded.turn(Phase::Rest);
         let mut ctx = Context::new(proxy.current.get());
         let digest = guarded.get_socket_digest();
@@ -101,10 +106,15 @@ pub(super) async fn serve(
             Admission::Serve(delay) => {
                 guarded.turn(Phase::Head);
                 guarded.replay(heads.rest_after(&head));
-                guarded.admit(ctx, delay);
+                guarded.admit(Admitted {
+                    head: head.raw,
+                    ctx,
+                    delay,
+                });
                 return Some(guarded);
             }
         };
+        guarded.took(head.raw.len());
         ctx.stop_own_time();
         let last = proxy.leaving.load(Ordering::Relaxed);
         let (status, bytes_out) = (answer.status.as_u16(), answer.body.len());
@@ -134,6 +144,8 @@ pub(super) async fn serve(
 /// What was decided of a request that Pingora is to serve.
 #[derive(Debug)]
 pub(super) struct Admitted {
+    /// The request's head, as it came.
+    pub(super) head: Bytes,
     pub(super) ctx: Context,
     pub(super) delay: Duration,
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -71,17 +71,27 @@ pub(super) fn fault(stream: Option<&Stream>) -> Option<Fault> {
     guarded(stream)?.fault
 }
 
-/// The request whose head had so many bytes is denied. Where more than them was read, this is no time for shortcuts.
-pub(super) fn is_denied(stream: Option<&Stream>, head_bytes: usize) {
+/// A head of so many bytes is read.
+pub(super) fn head_is_read(stream: Option<&Stream>, bytes: usize) {
     if let Some(guarded) = guarded(stream) {
-        let alone = guarded.phase() == Phase::Rest && guarded.head_bytes == head_bytes;
-        guarded.denied.store(alone, Ordering::Relaxed);
+        guarded.took(bytes);
     }
 }
 
-/// Whether the last request was denied, and no other was read since. Says so once.
+/// The request is denied.
+pub(super) fn is_denied(stream: Option<&Stream>) {
+    if let Some(guarded) = guarded(stream) {
+        guarded.denied.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Whether the last request was denied, and all that was ever read of the connection were the heads of its requests:
+/// then nothing of a next one is in Pingora's hands. Says so once.
 pub(super) fn was_denied(stream: &Stream) -> bool {
-    guarded(Some(stream)).is_some_and(|guarded| guarded.denied.swap(false, Ordering::Relaxed))
+    guarded(Some(stream)).is_some_and(|guarded| {
+        guarded.denied.swap(false, Ordering::Relaxed)
+            && guarded.read == guarded.taken.load(Ordering::Relaxed)
+    })
 }
 
 /// What was decided of the request before Pingora read it.
@@ -119,6 +129,10 @@ pub(super) struct Guarded {
     acknowledged: AtomicU64,
     /// Whether the last request was denied.
     denied: AtomicBool,
+    /// Bytes that were read, and those of them that were heads of requests. The rest were bodies, or is still to be
+    /// looked at.
+    read: usize,
+    taken: AtomicUsize,
     /// What was read, and is to be read again.
     replay: Bytes,
     /// What was decided of it.
@@ -150,6 +164,8 @@ impl Guarded {
             writing: pace(),
             acknowledged: AtomicU64::new(0),
             denied: AtomicBool::new(false),
+            read: 0,
+            taken: AtomicUsize::new(0),
             replay: Bytes::new(),
             admitted: Mutex::default(),
             refusal: Bytes::new(),
@@ -165,14 +181,33 @@ impl Guarded {
         self.turns.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// So many bytes were a request's head.
+    pub(super) fn took(&self, bytes: usize) {
+        self.taken.fetch_add(bytes, Ordering::Relaxed);
+    }
+
     /// These bytes were read, and are to be read once more.
     pub(super) fn replay(&mut self, bytes: Bytes) {
+        self.read = self.read.saturating_sub(bytes.len());
         self.replay = bytes;
     }
 
-    /// The request that is to be read again may pass, after this wait.
-    pub(super) fn admit(&mut self, ctx: super::context::Context, delay: Duration) {
-        self.admitted = Mutex::new(Some(Box::new(Admitted { ctx, delay })));
+    /// The request that is to be read again may pass.
+    pub(super) fn admit(&mut self, admitted: Admitted) {
+        self.admitted = Mutex::new(Some(Box::new(admitted)));
+    }
+
+    /// Reads once more what was read before. Some of a head is there: its deadline runs.
+    fn read_again(&mut self, phase: Phase, buffer: &mut ReadBuf<'_>) {
+        let again = self
+            .replay
+            .split_to(self.replay.len().min(buffer.remaining()));
+        buffer.put_slice(&again);
+        if phase == Phase::Head {
+            self.head_bytes = self.head_bytes.saturating_add(again.len());
+            let until = Instant::now() + self.header_timeout;
+            self.head_until.get_or_insert(until);
+        }
     }
 
     fn phase(&self) -> Phase {
@@ -316,6 +351,27 @@ impl Guarded {
         Poll::Ready(read)
     }
 
+    /// Reads of what comes after a head: a body at its pace, anything else as it comes.
+    fn poll_rest(
+        &mut self,
+        cx: &mut Context<'_>,
+        phase: Phase,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let filled = buffer.filled().len();
+        let read = Pin::new(&mut self.io).poll_read(cx, buffer);
+        let bytes = buffer.filled().len().saturating_sub(filled);
+        match (phase, read.is_ready()) {
+            (Phase::Asked, true) => self.phase.store(Phase::Body as u8, Ordering::Relaxed),
+            (Phase::Body, true) => self.reading.moved(u64::try_from(bytes).unwrap_or(u64::MAX)),
+            (Phase::Body, false) if self.reading.is_late(cx, || 0) => {
+                return Poll::Ready(Err(self.end(Fault::BodyTimeout)));
+            }
+            _ => {}
+        }
+        read
+    }
+
     /// There is nothing to read of a head: waits for it, but not for ever.
     fn poll_no_head(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let idle_max = self.idle_max;
@@ -382,26 +438,16 @@ impl AsyncRead for Guarded {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let me = &mut *self;
-        let phase = me.look();
-        if !me.replay.is_empty() {
-            let again = me.replay.split_to(me.replay.len().min(buffer.remaining()));
-            buffer.put_slice(&again);
-            return Poll::Ready(Ok(()));
-        }
-        if phase == Phase::Head {
-            return me.poll_head(cx, buffer);
-        }
         let filled = buffer.filled().len();
-        let read = Pin::new(&mut me.io).poll_read(cx, buffer);
-        let bytes = buffer.filled().len().saturating_sub(filled);
-        match (phase, read.is_ready()) {
-            (Phase::Asked, true) => me.phase.store(Phase::Body as u8, Ordering::Relaxed),
-            (Phase::Body, true) => me.reading.moved(u64::try_from(bytes).unwrap_or(u64::MAX)),
-            (Phase::Body, false) if me.reading.is_late(cx, || 0) => {
-                return Poll::Ready(Err(me.end(Fault::BodyTimeout)));
+        let read = match me.look() {
+            phase if !me.replay.is_empty() => {
+                me.read_again(phase, buffer);
+                Poll::Ready(Ok(()))
             }
-            _ => {}
-        }
+            Phase::Head => me.poll_head(cx, buffer),
+            phase => me.poll_rest(cx, phase, buffer),
+        };
+        me.read = me.read.saturating_add(buffer.filled().len() - filled);
         read
     }
 }

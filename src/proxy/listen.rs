@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use pingora::apps::{HttpServerApp, ServerApp};
 use pingora::protocols::Stream;
 use pingora::protocols::http::ServerSession;
@@ -136,13 +137,16 @@ impl ServerApp for Edge {
     }
 }
 
-/// The request is denied: what comes next on its connection may be answered at once, if nothing has come yet.
+/// The request is denied: what comes next on its connection may be answered at once.
 pub fn is_denied(session: &Session) {
-    let downstream = session.as_downstream();
-    let read = downstream.as_http1();
-    if let Some(read) = read.map(|session| session.get_headers_raw_bytes().len()) {
-        guarded::is_denied(downstream.stream(), read);
-    }
+    guarded::is_denied(session.as_downstream().stream());
+}
+
+/// The bytes of the request's head, as they came.
+pub fn raw_head(session: &Session) -> Bytes {
+    let read = session.as_downstream().as_http1();
+    read.map(|session| session.get_headers_raw_bytes())
+        .unwrap_or_default()
 }
 
 /// The request's head is read: its body may come, if there is one, as slowly as bodies may. `last` is whether the
@@ -160,6 +164,10 @@ pub fn head_is_read(session: &mut Session, last: bool) {
         Phase::Body
     };
     guarded::turn(downstream.stream(), phase);
+    let bytes = downstream
+        .as_http1()
+        .map(|read| read.get_headers_raw_bytes().len());
+    guarded::head_is_read(downstream.stream(), bytes.unwrap_or(0));
     // The guard sees more: this one is for a single read, and forgets it when the answer moves.
     downstream.set_read_timeout(None);
     // What the client wants of the connection, the head has said: it is only given an end here.

@@ -73,7 +73,11 @@ impl ProxyHttp for Proxy {
     ) -> pingora::Result<()> {
         listen::head_is_read(session, self.leaving.load(Ordering::Relaxed));
         ctx.peer_ip = forward::ip_of(session.client_addr());
-        if let Some(admitted) = guarded::admitted(session.downstream_session.stream()) {
+        let admitted = guarded::admitted(session.downstream_session.stream());
+        // What was decided of one head is not for another.
+        if let Some(admitted) =
+            admitted.filter(|admitted| admitted.head == listen::raw_head(session))
+        {
             *ctx = admitted.ctx;
             ctx.admitted = Some(admitted.delay);
         }

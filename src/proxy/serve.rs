@@ -48,7 +48,7 @@ const TRIES_MAX: usize = 16;
 
 const FLUSH_EVERY: Duration = Duration::from_millis(200);
 const SWEEP_EVERY: Duration = Duration::from_millis(500);
-/// Entries looked at in one sweep: a million keys are seen twice a minute.
+/// A sweep has so many parts, of so many entries each: a million keys are seen twice a minute.
 const SWEEP_PARTS: usize = 20;
 const SWEEP_PART: usize = 1_000;
 

@@ -168,3 +168,35 @@ fn a_head_of_any_length_after_a_denial_is_taken_or_refused_as_ever() {
     assert!(sent < 64, "it takes in all of it");
     assert!(gateways[2].memory() < before + (32 << 20));
 }
+
+/// A part of a request that was read with the one before it is not taken for a request of its own.
+#[test]
+fn a_head_that_was_cut_anywhere_is_one_request_still() {
+    let origin = Origin::start();
+    let head = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n");
+    let (limited, free) = (head("/limited"), head("/free"));
+    // Its end, from the second line on, could be a head by itself.
+    let nested = format!("GET /limited HTTP/1.1\r\nx-nested: {free}");
+    let begun = nested.len() - free.len();
+    for cut in 1..limited.len() {
+        let gateway = Gateway::start(&format!(
+            "[upstreams.app]\nservers = [\"{}\"]\n[policies.each]\nkind = \"token-bucket\"\nlimit = \"1/h\"\nkey = \"ip\"\n\
+             [routes.limited]\nmatch = {{ path = \"/limited\" }}\nupstream = \"app\"\npolicies = [\"each\"]\n\
+             [routes.free]\nmatch = {{ path = \"/free\" }}\nrespond = {{ status = 204 }}\n",
+            origin.address
+        ));
+        let seen = origin.count();
+        let mut connection = Connection::open(gateway.address);
+        let status = |connection: &mut Connection| connection.receive(false).unwrap().status;
+        connection
+            .send(format!("{limited}{}", &limited[..cut]))
+            .unwrap();
+        assert_eq!(status(&mut connection), 200);
+        let rest = format!("{}{}", &limited[cut..], &nested[..begun]);
+        connection.send(rest).unwrap();
+        assert_eq!(status(&mut connection), 429, "{cut}");
+        connection.send(&nested[begun..]).unwrap();
+        assert_eq!(status(&mut connection), 429, "{cut}");
+        assert_eq!(origin.count() - seen, 1, "{cut}");
+    }
+}

@@ -209,21 +209,27 @@ impl LocalStore {
         }
     }
 
-    /// Drops fresh states, looking at each of them once and at `limit` of them at most, and says how many went. For a task in the background:
-    /// each call goes on where the last one stopped, and holds one lock at a time.
+    /// Drops fresh states, and says how many went: all there are, if `limit` is twice as many as there are states, and it
+    /// looks at no more than that. For a task in the background: each call goes on where the last one stopped, and
+    /// holds one lock at a time.
     pub fn sweep(&self, limit: usize) -> usize {
         let now = self.clock.now();
-        let mut swept = 0;
-        // Where there are few, none is looked at again and again.
-        let mut left = limit.min(self.len());
-        let mut empty = 0;
-        while left > 0 && empty < SHARDS {
-            let Some(shard) = self.next_swept() else {
+        let (mut swept, mut left) = (0, limit);
+        // How many looks at each shard are left: two a state, since one may take the place of another that goes. Where
+        // there are few, that is soon all.
+        let mut unseen = [usize::MAX; SHARDS];
+        let mut done = 0;
+        while left > 0 && done < SHARDS {
+            let index = self.next_swept.fetch_add(1, Ordering::Relaxed) % SHARDS;
+            let (Some(shard), Some(unseen)) = (self.shards.get(index), unseen.get_mut(index))
+            else {
                 break;
             };
             let mut shard = shard.lock();
-            let looked_at = left.min(shard.len()).min(SWEEP_AT_ONCE);
-            empty = if looked_at == 0 { empty + 1 } else { 0 };
+            *unseen = shard.len().saturating_mul(2).min(*unseen);
+            let looked_at = left.min(*unseen).min(shard.len()).min(SWEEP_AT_ONCE);
+            done = if looked_at == 0 { done + 1 } else { 0 };
+            *unseen -= looked_at;
             left -= looked_at;
             let gone = shard.sweep(looked_at, now, self.outage(), &[]);
             self.keys.fetch_sub(gone, Ordering::Relaxed);

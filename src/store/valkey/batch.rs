@@ -1,6 +1,6 @@
-//! Group commit: while a call is under way on a link, requests queue, and its answer sends all of them as one call.
+//! Group commit: while two calls are under way on a link, requests queue, and an answer sends all of them as one call.
 //!
-//! There is no timer. Where nothing is under way a request goes at once and alone, so that an idle store answers as
+//! There is no timer. Where less is under way a request goes at once and alone, so that an idle store answers as
 //! soon as it can; the busier it is, the more go together. A call decides its requests one after the other, as if each
 //! had come alone. On a cluster those of one slot are one call, and the calls of a server go in one write.
 
@@ -40,9 +40,13 @@ pub(super) enum Undecided {
     Unread(StoreError),
     /// Its deadline passed, in the queue or under way.
     Late,
+    /// Too many wait.
+    Full,
+    /// As the first one of its call, who was told the same.
+    Too(Box<Undecided>),
 }
 
-/// The requests that wait for the call that is under way on a link.
+/// The requests that wait for the calls that are under way on a link.
 #[derive(Debug, Default)]
 pub(super) struct Queue(Mutex<State>);
 
@@ -71,7 +75,7 @@ enum Place {
     Full,
 }
 
-/// The right to make a call, which one has at a time. Whoever gives it up, or is gone, sends those who wait.
+/// The right to make a call, of which there are [`CALLS_MAX`]. Whoever gives it up, or is gone, sends those who wait.
 #[derive(Debug)]
 struct Turn(Arc<Link>);
 
@@ -155,7 +159,7 @@ impl Link {
                 Ok(Ok(answer)) => answer,
                 _ => Err(Undecided::Late),
             },
-            Place::Full => Err(Undecided::Late),
+            Place::Full => Err(Undecided::Full),
         }
     }
 
@@ -210,8 +214,13 @@ fn tell(group: Vec<Waiting>, reply: RedisResult<Value>) {
             }
         }
         Err(undecided) => {
+            // It is one failure, however many it concerns.
+            let mut told = undecided.clone();
             for waiting in group {
-                let _ = waiting.answer.send(Err(undecided.clone()));
+                let heard = waiting.answer.send(Err(told.clone())).is_ok();
+                if heard {
+                    told = Undecided::Too(Box::new(undecided.clone()));
+                }
             }
         }
     }

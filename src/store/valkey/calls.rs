@@ -120,7 +120,7 @@ impl ValkeyStore {
                 Err(refused) => refused,
             };
             // What was refused may have been so for the sake of others in its call.
-            way = Way::Alone;
+            let was_alone = std::mem::replace(&mut way, Way::Alone) != Way::Together(slot);
             let why = match refused {
                 Refused::NoScript => {
                     self.load(&node, &link, job.script(), deadline)
@@ -128,6 +128,7 @@ impl ValkeyStore {
                         .map_err(Failed::Final)?;
                     StoreError::NotRun(Cause::Script, "script lost again and again".to_owned())
                 }
+                Refused::Redirected(Redirect::TryAgain, error) if !was_alone => error,
                 Refused::Redirected(Redirect::TryAgain, error) if job.len() > 1 => {
                     return Err(Failed::Scattered(error));
                 }
@@ -205,25 +206,42 @@ impl ValkeyStore {
             }
             _ => self.call_alone(link, job, way, deadline).await,
         };
-        let error = match answer {
+        match answer {
             Ok(decided) => {
                 if node.decided() && self.is_up() {
                     self.recovered();
                 }
-                return Ok(decided);
+                Ok(decided)
             }
-            Err(Undecided::Refused(error)) => return Err(self.refusal(node, link, &error)),
-            Err(Undecided::Unread(error)) => {
-                node.failed(link, &error, Blame::Connection);
-                error
-            }
-            Err(Undecided::Late) => {
-                let error = StoreError::Timeout(self.timeout());
-                node.failed(link, &error, Blame::Server);
-                error
+            Err(undecided) => Err(self.undecided(node, link, undecided)),
+        }
+    }
+
+    /// What it means that a call decided nothing; has it counted, once, where it says something about others.
+    fn undecided(&self, node: &Node, link: &Link, undecided: Undecided) -> Refused {
+        let (undecided, counts) = match undecided {
+            Undecided::Too(undecided) => (*undecided, false),
+            undecided => (undecided, true),
+        };
+        let (error, blame) = match undecided {
+            Undecided::Refused(error) => match self.refusal(node, &error) {
+                Ok(refused) => return refused,
+                Err(failed) => failed,
+            },
+            Undecided::Unread(error) => (error, Blame::Connection),
+            Undecided::Late => (StoreError::Timeout(self.timeout()), Blame::Server),
+            Undecided::Full | Undecided::Too(_) => {
+                let why = "too many requests wait for the store".to_owned();
+                return Refused::Final(StoreError::NotRun(Cause::Timeout, why));
             }
         };
-        Err(Refused::Final(error))
+        if counts {
+            node.failed(link, &error, blame);
+        }
+        match blame {
+            Blame::Demoted => Refused::Demoted(error),
+            _ => Refused::Final(error),
+        }
     }
 
     async fn call_alone(
@@ -270,14 +288,20 @@ impl ValkeyStore {
         Err(error)
     }
 
-    /// What an error of the server means for this call; has it counted where it says something about others.
-    fn refusal(&self, node: &Node, link: &Link, error: &redis::RedisError) -> Refused {
+    /// Where an error of the server leads this call, or else what it says, and whom it blames.
+    fn refusal(
+        &self,
+        node: &Node,
+        error: &redis::RedisError,
+    ) -> Result<Refused, (StoreError, Blame)> {
         if is_no_script(error) {
-            return Refused::NoScript;
+            return Ok(Refused::NoScript);
         }
         let (mut failure, blame) = classify(error);
         match (redirect(error, &node.place().to_string()), &self.servers) {
-            (Some(redirect), Servers::Cluster(_)) => return Refused::Redirected(redirect, failure),
+            (Some(redirect), Servers::Cluster(_)) => {
+                return Ok(Refused::Redirected(redirect, failure));
+            }
             (Some(_), Servers::One(_)) => {
                 let why =
                     "it is a server of a cluster: write cluster = [ … ] instead of where it is";
@@ -285,11 +309,7 @@ impl ValkeyStore {
             }
             (None, _) => {}
         }
-        node.failed(link, &failure, blame);
-        match blame {
-            Blame::Demoted => Refused::Demoted(failure),
-            _ => Refused::Final(failure),
-        }
+        Err((failure, blame))
     }
 
     fn node_of(&self, slot: Option<u16>) -> Result<Arc<Node>, StoreError> {

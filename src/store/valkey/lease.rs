@@ -134,7 +134,7 @@ impl Leases {
         }
     }
 
-    /// Takes out all that is held of these policies, to be given back.
+    /// Takes out what is held of these policies, as far as it was charged last, to be given back.
     #[must_use]
     pub fn take_all<'a>(&self, policies: &'a [Arc<Policy>]) -> Vec<(Check<'a>, Charge)> {
         let mut taken = Vec::new();
@@ -142,6 +142,8 @@ impl Leases {
             for lease in locked(bucket).drain(..) {
                 let policy = policies.iter().find(|policy| lease.whose.is_under(policy));
                 let charge = lease.charge.filter(|_| lease.held > 0);
+                // Charged by another rule, it cannot be given back by this one.
+                let policy = policy.filter(|policy| policy.rule == *lease.whose.rule());
                 if let (Some(policy), Some(charge)) = (policy, charge) {
                     let cost = charge.cost.min(Cost::new(lease.held));
                     let check = Check {
@@ -252,15 +254,18 @@ impl Lease {
 
     /// As many units as are spent here while a lease lasts, as far as they may be leased.
     fn wanted(&self, policy: &Policy, gateways: u32, now: Instant) -> u64 {
-        let (last, _) = self.last;
+        let (last, heard_at) = self.last;
+        // What was heard long ago says nothing of now, nor does a store that does not say how many there are.
+        let is_known =
+            gateways > 0 && now.saturating_duration_since(heard_at) <= lasts(self.whose.rule()) * 2;
         let is_near = last.remaining.saturating_mul(PART) < self.whose.rule().capacity();
-        if is_near || last.verdict == Verdict::Deny {
+        if !is_known || is_near || last.verdict == Verdict::Deny {
             return 0;
         }
         let lasts = lasts(self.whose.rule()).as_micros();
         let observed = now.saturating_duration_since(self.since).as_micros().max(1);
         let expected = u128::from(self.spent) * lasts / observed.max(lasts / 10);
-        let part = last.remaining / PART / u64::from(gateways.max(1));
+        let part = last.remaining / PART / u64::from(gateways);
         let most = policy.lease.map_or(0, u64::from).min(part);
         let most = most.saturating_sub(self.held_at(now) + self.asked);
         let wanted = u64::try_from(expected).unwrap_or(u64::MAX).min(most);

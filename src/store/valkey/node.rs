@@ -31,7 +31,7 @@ const ALONE_MAX: u32 = 20;
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) connection: MultiplexedConnection,
-    /// Who waits for the call that is under way.
+    /// Who waits for the calls that are under way.
     pub(super) queue: Queue,
     number: u64,
 }

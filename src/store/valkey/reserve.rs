@@ -36,6 +36,8 @@ pub struct Reserved<'a> {
     pub failure: Option<StoreError>,
     /// What spared the call, if there was none.
     pub spared_by: Option<Spared>,
+    /// Whether checks of one entity were charged apart, since their keys were in two places.
+    is_scattered: bool,
 }
 
 /// What spares a call.
@@ -113,7 +115,8 @@ impl ValkeyStore {
             Some(check) => self.spend_or_ask(check, deadline).await,
             None => self.ask(checks, deadline).await,
         };
-        if remembers && reserved.failure.is_none() && reserved.denies() {
+        let is_final = reserved.failure.is_none() && !reserved.is_scattered;
+        if remembers && is_final && reserved.denies() {
             self.denials
                 .remember(&reserved.decided, began.into_std(), monotonic_now());
         }
@@ -170,6 +173,7 @@ impl ValkeyStore {
                 outcome => reserved.add(part, outcome.map_err(StoreError::from)),
             }
         }
+        reserved.is_scattered = !scattered.is_empty();
         let calls = scattered
             .iter()
             .map(|(slot, part)| self.make(Some(*slot), Job::Decide(part), deadline));
