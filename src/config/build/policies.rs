@@ -196,6 +196,14 @@ impl Builder<'_> {
                 ],
             ),
         ];
+        if let (Some(lease), Some(Scope::Local)) = (&written.lease, value(&written.store)) {
+            self.error(
+                Code::E030,
+                lease.place,
+                format!("`lease` means nothing for store = \"local\", in policy `{name}`"),
+                "take it out: what each gateway counts for itself it need not take ahead",
+            );
+        }
         for (field, place, kinds) in misplaced.into_iter().flatten() {
             let kinds: Vec<&str> = kinds.iter().map(|kind| kind.as_str()).collect();
             self.error(

@@ -1,9 +1,9 @@
 //! Leases: a busy key takes more units than one request needs, and spends them here without asking.
 //!
 //! What is leased was charged when it was taken, so that the shared usage is never too low. It is spent later than
-//! that, or not at all: in any window up to `policy.lease` units a gateway pass that were charged in the one before,
-//! and as many may be charged that nobody spends. How much is taken follows from how fast the key was spent here; none
-//! is near the limit, and what is not spent soon is lost. Gateways of Doorman's kind lease a rate; this leases units.
+//! that, or not at all: in any window up to `policy.lease` units a gateway pass that were charged in the one before.
+//! What is held of a key that is left alone for a tenth of a window is lost. How much is taken follows from how fast the key was spent here; none
+//! is near the limit. Gateways of Doorman's kind lease a rate; this leases units.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,9 +12,11 @@ use super::whose::{Whose, bucket_of};
 use crate::check::{Check, Policy};
 use crate::decide::{Charge, Cost, Decision, Rule, Timestamp, Verdict};
 
-/// Leased units are kept for a tenth of the window, and a second at most.
-const LASTS_MAX: Duration = Duration::from_secs(1);
+/// Leased units are kept for a tenth of the window ...
 const LASTS_OF_WINDOW: u64 = 10;
+
+/// ... and are as many as are spent in that time, or in a second if that is less.
+const SIZED_FOR_MAX: Duration = Duration::from_secs(1);
 
 /// Of what remains, all gateways together lease a fifth at a time; with less than a fifth of the limit left, nothing.
 const PART: u64 = 5;
@@ -245,26 +247,26 @@ impl Lease {
     fn count(&mut self, units: u64, now: Instant) {
         // What was long ago counts less and less.
         let observed = now.saturating_duration_since(self.since);
-        if observed > LASTS_MAX * 2 {
+        if observed > SIZED_FOR_MAX * 2 {
             self.spent /= 2;
             self.since += observed / 2;
         }
         self.spent = self.spent.saturating_add(units);
     }
 
-    /// As many units as are spent here while a lease lasts, as far as they may be leased.
+    /// As many units as are spent here in the time that a lease is made for, as far as they may be leased.
     fn wanted(&self, policy: &Policy, gateways: u32, now: Instant) -> u64 {
         let (last, heard_at) = self.last;
         // What was heard long ago says nothing of now, nor does a store that does not say how many there are.
-        let is_known =
-            gateways > 0 && now.saturating_duration_since(heard_at) <= lasts(self.whose.rule()) * 2;
+        let is_known = gateways > 0
+            && now.saturating_duration_since(heard_at) <= sized_for(self.whose.rule()) * 2;
         let is_near = last.remaining.saturating_mul(PART) < self.whose.rule().capacity();
         if !is_known || is_near || last.verdict == Verdict::Deny {
             return 0;
         }
-        let lasts = lasts(self.whose.rule()).as_micros();
-        let observed = now.saturating_duration_since(self.since).as_micros().max(1);
-        let expected = u128::from(self.spent) * lasts / observed.max(lasts / 10);
+        let span = sized_for(self.whose.rule()).as_micros();
+        let observed = now.saturating_duration_since(self.since).as_micros();
+        let expected = u128::from(self.spent) * span / observed.max(span / 10).max(1);
         let part = last.remaining / PART / u64::from(gateways);
         let most = policy.lease.map_or(0, u64::from).min(part);
         let most = most.saturating_sub(self.held_at(now) + self.asked);
@@ -287,7 +289,12 @@ impl Lease {
 
 /// How long what is leased of this rule can be spent.
 fn lasts(rule: &Rule) -> Duration {
-    Duration::from_micros(rule.limit().window_us.get() / LASTS_OF_WINDOW).min(LASTS_MAX)
+    Duration::from_micros(rule.limit().window_us.get() / LASTS_OF_WINDOW)
+}
+
+/// For how long a lease of this rule is to be enough.
+fn sized_for(rule: &Rule) -> Duration {
+    lasts(rule).min(SIZED_FOR_MAX)
 }
 
 /// Forgets the lease that ends first, if the bucket is full.
