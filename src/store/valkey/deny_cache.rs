@@ -5,27 +5,25 @@
 //! would make that false: policies whose charges are given back are not remembered, and nothing is for longer than a
 //! second, which is how soon a reset, a grant, or a lost server is known here.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::whose::{Whose, bucket_of};
+use super::buckets::Buckets;
+use super::whose::Whose;
 use crate::check::Check;
 use crate::decide::{Cost, Decision, Verdict};
 
 /// The longest that a denial is remembered.
 const HOLDS_MAX: Duration = Duration::from_secs(1);
 
-/// Denials lie in so many buckets, by the first entity of their request ...
+/// Denials lie in so many buckets, by the first check of their request ...
 const BUCKETS: usize = 2048;
 
-/// ... and so many in one at most. The one that ends first makes room.
+/// ... and so many in one at most.
 const BUCKET_MAX: usize = 8;
 
 /// Denied requests, 16,384 at most.
 #[derive(Debug)]
-pub struct DenyCache {
-    buckets: Box<[Mutex<Vec<Denied>>]>,
-}
+pub struct DenyCache(Buckets<Denied>);
 
 /// A request that was denied.
 #[derive(Debug)]
@@ -46,9 +44,7 @@ struct Denial {
 
 impl Default for DenyCache {
     fn default() -> Self {
-        Self {
-            buckets: (0..BUCKETS).map(|_| Mutex::default()).collect(),
-        }
+        Self(Buckets::new(BUCKETS, BUCKET_MAX))
     }
 }
 
@@ -61,7 +57,7 @@ impl DenyCache {
         checks: &[Check<'a>],
         now: Instant,
     ) -> Option<Vec<(Check<'a>, Decision)>> {
-        let bucket = self.bucket(checks)?;
+        let bucket = self.0.of(checks.first()?)?;
         let denied = bucket
             .iter()
             .find(|denied| denied.holds_until > now && denied.is_of(checks))?;
@@ -97,25 +93,16 @@ impl DenyCache {
             return;
         }
         let checks: Vec<_> = decided.iter().map(|(check, _)| *check).collect();
-        let Some(mut bucket) = self.bucket(&checks) else {
+        let Some(mut bucket) = checks.first().and_then(|first| self.0.of(first)) else {
             return;
         };
         bucket.retain(|denied| denied.holds_until > answered_at && !denied.is_of(&checks));
-        if bucket.len() >= BUCKET_MAX
-            && let Some(first) = first_to_end(&bucket)
-        {
-            bucket.swap_remove(first);
-        }
-        bucket.push(Denied {
+        let denied = Denied {
             checks: decided.iter().map(Denial::of).collect(),
             answered_at,
             holds_until,
-        });
-    }
-
-    fn bucket(&self, checks: &[Check<'_>]) -> Option<MutexGuard<'_, Vec<Denied>>> {
-        let bucket = self.buckets.get(bucket_of(checks.first()?, BUCKETS))?;
-        Some(bucket.lock().unwrap_or_else(PoisonError::into_inner))
+        };
+        self.0.put(&mut bucket, denied, |denied| denied.holds_until);
     }
 }
 
@@ -153,11 +140,6 @@ fn shortest_wait(decided: &[(Check<'_>, Decision)]) -> Option<Duration> {
                 .map_or(HOLDS_MAX, Duration::from_micros)
         })
         .min()
-}
-
-fn first_to_end(bucket: &[Denied]) -> Option<usize> {
-    let ends = bucket.iter().map(|denied| denied.holds_until).enumerate();
-    ends.min_by_key(|(_, end)| *end).map(|(index, _)| index)
 }
 
 fn micros(span: Duration) -> u64 {

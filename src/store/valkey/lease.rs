@@ -2,13 +2,14 @@
 //!
 //! What is leased was charged when it was taken, so that the shared usage is never too low. It is spent later than
 //! that, or not at all: in any window up to `policy.lease` units a gateway pass that were charged in the one before.
-//! What is held of a key that is left alone for a tenth of a window is lost. How much is taken follows from how fast the key was spent here; none
-//! is near the limit. Gateways of Doorman's kind lease a rate; this leases units.
+//! What is held of a key that is left alone for a tenth of a window is lost. How much is taken follows from how fast the
+//! key was spent here; none is near the limit. Gateways of Doorman's kind lease a rate; this leases units.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::whose::{Whose, bucket_of};
+use super::buckets::Buckets;
+use super::whose::Whose;
 use crate::check::{Check, Policy};
 use crate::decide::{Charge, Cost, Decision, Rule, Timestamp, Verdict};
 
@@ -29,9 +30,7 @@ const BUCKET_MAX: usize = 16;
 
 /// What this gateway holds of policies that lease, of 16,384 keys at most.
 #[derive(Debug)]
-pub struct Leases {
-    buckets: Box<[Mutex<Vec<Lease>>]>,
-}
+pub struct Leases(Buckets<Lease>);
 
 /// What is held of one key, and known of it.
 #[derive(Debug)]
@@ -61,9 +60,7 @@ pub struct Asking<'l, 'a> {
 
 impl Default for Leases {
     fn default() -> Self {
-        Self {
-            buckets: (0..BUCKETS).map(|_| Mutex::default()).collect(),
-        }
+        Self(Buckets::new(BUCKETS, BUCKET_MAX))
     }
 }
 
@@ -79,7 +76,7 @@ impl Leases {
     /// Spends what `check` takes, if that is held, and says what the answer is then.
     #[must_use]
     pub fn spend(&self, check: &Check<'_>, now: Instant) -> Option<Decision> {
-        let mut bucket = self.bucket(check)?;
+        let mut bucket = self.0.of(check)?;
         let lease = bucket.iter_mut().find(|lease| lease.whose.is_of(check))?;
         lease.spend(check.cost.units(), now)
     }
@@ -92,7 +89,7 @@ impl Leases {
         gateways: u32,
         now: Instant,
     ) -> Option<Asking<'_, 'a>> {
-        let mut bucket = self.bucket(check)?;
+        let mut bucket = self.0.of(check)?;
         let lease = bucket.iter_mut().find(|lease| lease.whose.is_of(check))?;
         let more = lease.wanted(check.policy, gateways, now);
         if more == 0 {
@@ -115,13 +112,13 @@ impl Leases {
         leased: Option<Charge>,
         now: Instant,
     ) {
-        let Some(mut bucket) = self.bucket(check) else {
+        let Some(mut bucket) = self.0.of(check) else {
             return;
         };
         let known = bucket.iter().position(|lease| lease.whose.is_of(check));
         if known.is_none() {
-            make_room(&mut bucket);
-            bucket.push(Lease::new(check, decision, now));
+            let lease = Lease::new(check, decision, now);
+            self.0.put(&mut bucket, lease, |lease| lease.lasts_until);
         }
         let place = known.unwrap_or(bucket.len().saturating_sub(1));
         let Some(lease) = bucket.get_mut(place) else {
@@ -140,8 +137,8 @@ impl Leases {
     #[must_use]
     pub fn take_all<'a>(&self, policies: &'a [Arc<Policy>]) -> Vec<(Check<'a>, Charge)> {
         let mut taken = Vec::new();
-        for bucket in &self.buckets {
-            for lease in locked(bucket).drain(..) {
+        for mut bucket in self.0.all() {
+            for lease in bucket.drain(..) {
                 let policy = policies.iter().find(|policy| lease.whose.is_under(policy));
                 let charge = lease.charge.filter(|_| lease.held > 0);
                 // Charged by another rule, it cannot be given back by this one.
@@ -160,10 +157,6 @@ impl Leases {
             }
         }
         taken
-    }
-
-    fn bucket(&self, check: &Check<'_>) -> Option<MutexGuard<'_, Vec<Lease>>> {
-        self.buckets.get(bucket_of(check, BUCKETS)).map(locked)
     }
 }
 
@@ -198,7 +191,7 @@ impl<'a> Asking<'_, 'a> {
 
 impl Drop for Asking<'_, '_> {
     fn drop(&mut self) {
-        let Some(mut bucket) = self.leases.bucket(&self.check) else {
+        let Some(mut bucket) = self.leases.0.of(&self.check) else {
             return;
         };
         let mut leases = bucket.iter_mut();
@@ -295,18 +288,4 @@ fn lasts(rule: &Rule) -> Duration {
 /// For how long a lease of this rule is to be enough.
 fn sized_for(rule: &Rule) -> Duration {
     lasts(rule).min(SIZED_FOR_MAX)
-}
-
-/// Forgets the lease that ends first, if the bucket is full.
-fn make_room(bucket: &mut Vec<Lease>) {
-    let ends = bucket.iter().map(|lease| lease.lasts_until).enumerate();
-    if bucket.len() >= BUCKET_MAX
-        && let Some((first, _)) = ends.min_by_key(|(_, end)| *end)
-    {
-        bucket.swap_remove(first);
-    }
-}
-
-fn locked(bucket: &Mutex<Vec<Lease>>) -> MutexGuard<'_, Vec<Lease>> {
-    bucket.lock().unwrap_or_else(PoisonError::into_inner)
 }

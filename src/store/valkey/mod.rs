@@ -6,6 +6,7 @@ mod announce;
 mod asked;
 mod batch;
 pub mod breaker;
+mod buckets;
 mod calls;
 pub mod census;
 mod cluster;

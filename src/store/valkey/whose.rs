@@ -40,11 +40,3 @@ impl Whose {
         &self.rule
     }
 }
-
-/// Which of so many buckets what is known of the check's entity and policy lies in. The entity is a keyed hash: nobody
-/// outside can aim.
-pub(super) fn bucket_of(check: &Check<'_>, buckets: usize) -> usize {
-    let [a, b, c, d, ..] = check.entity.0;
-    let spread = u32::from_le_bytes([a, b, c, d]) ^ check.policy.generation.0;
-    usize::try_from(spread).unwrap_or(0) % buckets
-}
