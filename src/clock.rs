@@ -43,11 +43,8 @@ impl Clock {
     pub fn now(&self) -> Timestamp {
         match self {
             Self::Steady(steady) => {
-                let elapsed_us = monotonic_now()
-                    .saturating_duration_since(steady.origin)
-                    .as_micros();
-                let elapsed_us = u64::try_from(elapsed_us).unwrap_or(u64::MAX);
-                Timestamp::from_micros(steady.origin_us.saturating_add(elapsed_us))
+                let elapsed = monotonic_now().saturating_duration_since(steady.origin);
+                Timestamp::from_micros(steady.origin_us.saturating_add(micros(elapsed)))
             }
             Self::Manual(manual) => manual.now(),
         }
@@ -81,5 +78,11 @@ pub fn wall_now_us() -> u64 {
     let since_epoch = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or(Duration::ZERO);
-    u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX)
+    micros(since_epoch)
+}
+
+/// A span in whole microseconds, rounded down; [`u64::MAX`] if it is longer.
+#[must_use]
+pub fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }

@@ -4,6 +4,7 @@
 //! `cargo bench --bench crowd`
 #![expect(
     clippy::unwrap_used,
+    clippy::panic,
     clippy::indexing_slicing,
     reason = "a bench that cannot go on should stop loudly"
 )]
@@ -13,7 +14,7 @@ mod policies;
 
 use std::env;
 use std::fs;
-use std::num::{NonZeroU64, NonZeroUsize};
+use std::num::NonZeroUsize;
 use std::process::Command;
 use std::sync::Barrier;
 use std::thread;
@@ -21,13 +22,10 @@ use std::time::Duration;
 
 use tollgate::check::Policy;
 use tollgate::clock::{Clock, ManualClock, monotonic_now};
-use tollgate::decide::{
-    Anchor, FixedWindow, LeakyBucket, Limit, Rule, SlidingCounter, SlidingLog, Timestamp,
-    TokenBucket,
-};
+use tollgate::decide::Timestamp;
 use tollgate::store::local::LocalStore;
 
-use policies::{check, policy};
+use policies::{check, policy, rule};
 
 const KEYS: u64 = 1_000_000;
 const MAX_KEYS: usize = 2_000_000;
@@ -83,19 +81,7 @@ fn main() {
 
 /// A policy of the kind, `count` an hour.
 fn policy_of(kind: &str, count: u64) -> Policy {
-    let whole = |n| NonZeroU64::new(n).unwrap();
-    let limit = Limit {
-        count: whole(count),
-        window_us: whole(HOUR_US),
-    };
-    let rule = match kind {
-        "fixed-window" => Rule::FixedWindow(FixedWindow::new(limit, Anchor::Epoch).unwrap()),
-        "sliding-log" => Rule::SlidingLog(SlidingLog::new(limit).unwrap()),
-        "sliding-counter" => Rule::SlidingCounter(SlidingCounter::new(limit, false).unwrap()),
-        "token-bucket" => Rule::TokenBucket(TokenBucket::new(limit, limit.count).unwrap()),
-        _ => Rule::LeakyBucket(LeakyBucket::new(limit, limit.count, None).unwrap()),
-    };
-    policy(kind, rule)
+    policy(kind, rule(kind, count, HOUR_US, count))
 }
 
 fn empty() -> (LocalStore, ManualClock) {

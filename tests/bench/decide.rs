@@ -3,23 +3,21 @@
 //! `cargo bench --bench decide`
 #![expect(
     clippy::unwrap_used,
+    clippy::panic,
     reason = "a bench that cannot go on should stop loudly"
 )]
 
 #[path = "../support/policies.rs"]
 mod policies;
 
-use std::num::{NonZeroU64, NonZeroUsize};
+use std::num::NonZeroUsize;
 
 use divan::Bencher;
 use tollgate::check::Policy;
 use tollgate::clock::Clock;
-use tollgate::decide::{
-    Anchor, FixedWindow, LeakyBucket, Limit, Rule, SlidingCounter, SlidingLog, TokenBucket,
-};
 use tollgate::store::local::LocalStore;
 
-use policies::{check, policy};
+use policies::{check, policy, rule};
 
 const KEYS: u64 = 100_000;
 
@@ -29,19 +27,7 @@ fn main() {
 
 /// A policy of the kind, 1,000 an hour.
 fn policy_of(kind: &str) -> Policy {
-    let whole = |n| NonZeroU64::new(n).unwrap();
-    let limit = Limit {
-        count: whole(1_000),
-        window_us: whole(3_600_000_000),
-    };
-    let rule = match kind {
-        "fixed-window" => Rule::FixedWindow(FixedWindow::new(limit, Anchor::Epoch).unwrap()),
-        "sliding-log" => Rule::SlidingLog(SlidingLog::new(limit).unwrap()),
-        "sliding-counter" => Rule::SlidingCounter(SlidingCounter::new(limit, false).unwrap()),
-        "token-bucket" => Rule::TokenBucket(TokenBucket::new(limit, limit.count).unwrap()),
-        _ => Rule::LeakyBucket(LeakyBucket::new(limit, limit.count, None).unwrap()),
-    };
-    policy(kind, rule)
+    policy(kind, rule(kind, 1_000, 3_600_000_000, 1_000))
 }
 
 /// A store in which `KEYS` entities owe something to each of the policies.

@@ -18,7 +18,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use support::gateway::{Gateway, secret_file};
-use support::http::Connection;
+use support::load::paced;
 use support::valkey::Valkey;
 use tollgate::clock::monotonic_now;
 
@@ -227,24 +227,19 @@ fn ask(
     apart: Duration,
     span: Duration,
 ) -> Vec<i64> {
-    let target = format!("/{route}");
-    let mut connection = Connection::open(gateway);
     let mut took = Vec::new();
-    let mut due = first;
-    while due < first + span {
-        let ready = monotonic_now();
-        while monotonic_now() < due {
-            thread::park_timeout(due.saturating_duration_since(monotonic_now()));
-        }
-        // A client that woke up late is not the gateway's delay; one that was held up by the last answer is.
-        let from = if ready > due { due } else { monotonic_now() };
-        let response = connection.ask("GET", &target, &[]);
-        let span = monotonic_now().saturating_duration_since(from);
-        took.push(i64::try_from(span.as_micros()).unwrap());
-        let expected = response.status == 200 || (route == "deny" && response.status == 503);
-        assert!(expected, "{route}: {response:?}");
-        due += apart;
-    }
+    let times = (first, apart, span);
+    paced(
+        gateway,
+        &format!("/{route}"),
+        &[],
+        times,
+        |response, span| {
+            took.push(i64::try_from(span.as_micros()).unwrap());
+            let expected = response.status == 200 || (route == "deny" && response.status == 503);
+            assert!(expected, "{route}: {response:?}");
+        },
+    );
     took
 }
 

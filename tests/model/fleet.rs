@@ -10,9 +10,10 @@ mod server;
 mod world;
 
 use self::events::{Fault, Passed};
-use self::history::{CALM, History, Seen, TROUBLE, rule, shared, spans, units};
+use self::history::{CALM, History, Seen, TROUBLE, shared, spans, units};
 use self::server::Health;
 use self::world::{MS, SECOND, World};
+use crate::support::policies::rule;
 
 /// Tells which history it was.
 struct Told(u64);

@@ -7,15 +7,11 @@ use std::time::{Duration, Instant};
 
 use tollgate::check::{Check, Policy};
 use tollgate::clock::{Clock, ManualClock, monotonic_now};
-use tollgate::decide::{
-    Anchor, Decision, FixedWindow, Rule, SlidingCounter, SlidingLog, Timestamp, TokenBucket,
-    Verdict,
-};
+use tollgate::decide::{Decision, Timestamp, Verdict};
 use tollgate::store::local::{LocalStore, Outage};
 use tollgate::store::valkey::lease::{Asking, Leases};
 
-use crate::support::policies::{check, policy};
-use crate::support::traces::{limit, whole};
+use crate::support::policies::{check, policy, rule};
 
 const START_US: u64 = 1_700_000_000_000_000;
 const SECOND_US: u64 = 1_000_000;
@@ -61,16 +57,6 @@ struct Seen {
     beyond: u64,
 }
 
-fn rule(kind: &str, count: u64, window_us: u64) -> Rule {
-    let limit = limit(count, window_us);
-    match kind {
-        "fixed-window" => Rule::FixedWindow(FixedWindow::new(limit, Anchor::Epoch).unwrap()),
-        "sliding-log" => Rule::SlidingLog(SlidingLog::new(limit).unwrap()),
-        "strict" => Rule::SlidingCounter(SlidingCounter::new(limit, true).unwrap()),
-        _ => Rule::TokenBucket(TokenBucket::new(limit, whole(count)).unwrap()),
-    }
-}
-
 fn store() -> (LocalStore, ManualClock) {
     let clock = ManualClock::default();
     let most = NonZeroUsize::new(1000).unwrap();
@@ -83,7 +69,7 @@ fn leasing(kind: &str, random: &mut fastrand::Rng) -> Policy {
     let window_us = random.choice([SECOND_US, 3 * SECOND_US]).unwrap();
     Policy {
         lease: NonZeroU64::new(random.choice([3, 20, 100]).unwrap()),
-        ..policy("leased", rule(kind, count, window_us))
+        ..policy("leased", rule(kind, count, window_us, count))
     }
 }
 
@@ -288,7 +274,7 @@ impl Pair {
             leases: Leases::default(),
             policy: Policy {
                 lease: NonZeroU64::new(lease),
-                ..policy("leased", rule("fixed-window", count, 60 * SECOND_US))
+                ..policy("leased", rule("fixed-window", count, 60 * SECOND_US, count))
             },
             store,
             clock,
@@ -369,7 +355,7 @@ fn a_lease_ends_and_another_limit_has_none_of_it() {
         pair.leases.spend(&check(policy, 1, 1), now).is_some()
     };
     let edited = Policy {
-        rule: rule("fixed-window", 200_000, 60 * SECOND_US),
+        rule: rule("fixed-window", 200_000, 60 * SECOND_US, 1),
         ..pair.policy.clone()
     };
     assert!(!check_at(&pair, &edited, 1));

@@ -4,9 +4,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use super::http::Connection;
+use tollgate::clock::monotonic_now;
+
+use super::http::{Connection, Response};
 
 /// How clients treat their connections.
 #[derive(Clone, Copy, Debug)]
@@ -75,4 +77,29 @@ fn work(stop: &AtomicBool, address: SocketAddr, habit: Habit, rest: Duration) ->
         thread::park_timeout(rest);
     }
     statuses
+}
+
+/// One connection's requests for `span`, `apart` from each other, each at its time: `hear` is told the answer, and how
+/// long it took from when the request was due.
+pub(crate) fn paced(
+    gateway: SocketAddr,
+    target: &str,
+    fields: &[(&str, &str)],
+    (first, apart, span): (Instant, Duration, Duration),
+    mut hear: impl FnMut(&Response, Duration),
+) {
+    let mut connection = Connection::open(gateway);
+    let mut due = first;
+    while due < first + span {
+        let ready = monotonic_now();
+        while monotonic_now() < due {
+            thread::park_timeout(due.saturating_duration_since(monotonic_now()));
+        }
+        // A client that woke up late is not the gateway's delay; one that was held up by the last answer is.
+        let from = if ready > due { due } else { monotonic_now() };
+        let response = connection.ask("GET", target, fields);
+        let took = monotonic_now().saturating_duration_since(from);
+        hear(&response, took);
+        due += apart;
+    }
 }

@@ -1,13 +1,15 @@
 //! Policies and checks made by hand.
 
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 
 use tollgate::check::{
     Check, EntityKey, Generation, KeySource, Mode, OnMissingKey, OnStoreFailure, Policy, Scope,
     Shares, Unit,
 };
-use tollgate::decide::{Cost, Rule};
+use tollgate::decide::{
+    Anchor, Cost, FixedWindow, LeakyBucket, Limit, Rule, SlidingCounter, SlidingLog, TokenBucket,
+};
 
 /// An enforced policy with this rule.
 pub(crate) fn policy(name: &str, rule: Rule) -> Policy {
@@ -27,6 +29,27 @@ pub(crate) fn policy(name: &str, rule: Rule) -> Policy {
         unit: Unit::Requests,
         reject: 0,
         advertise: true,
+    }
+}
+
+/// A rule of this kind, `count` a window; buckets hold `burst`.
+pub(crate) fn rule(kind: &str, count: u64, window_us: u64, burst: u64) -> Rule {
+    let whole = |number| NonZeroU64::new(number).unwrap();
+    let limit = Limit {
+        count: whole(count),
+        window_us: whole(window_us),
+    };
+    match kind {
+        "fixed-window" => Rule::FixedWindow(FixedWindow::new(limit, Anchor::Epoch).unwrap()),
+        "first-request" => {
+            Rule::FixedWindow(FixedWindow::new(limit, Anchor::FirstRequest).unwrap())
+        }
+        "sliding-log" => Rule::SlidingLog(SlidingLog::new(limit).unwrap()),
+        "sliding-counter" => Rule::SlidingCounter(SlidingCounter::new(limit, false).unwrap()),
+        "strict" => Rule::SlidingCounter(SlidingCounter::new(limit, true).unwrap()),
+        "token-bucket" => Rule::TokenBucket(TokenBucket::new(limit, whole(burst)).unwrap()),
+        "leaky-bucket" => Rule::LeakyBucket(LeakyBucket::new(limit, whole(burst), None).unwrap()),
+        other => panic!("no such kind: {other}"),
     }
 }
 

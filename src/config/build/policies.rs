@@ -10,6 +10,7 @@ use super::{Builder, by_name, non_zero, value};
 use crate::check::{
     Generation, KeySource, Mode, OnMissingKey, OnStoreFailure, Policy, Scope, Shares,
 };
+use crate::clock::micros;
 use crate::config::Store;
 use crate::config::collections::Named;
 use crate::config::decode::At;
@@ -245,8 +246,7 @@ impl Builder<'_> {
             Some(burst) => non_zero(burst.value.0)?,
             None => limit.count,
         };
-        let max_wait_us = value(&written.max_wait)
-            .map(|wait| u64::try_from(wait.0.as_micros()).unwrap_or(u64::MAX));
+        let max_wait_us = value(&written.max_wait).map(|wait| micros(wait.0));
         let built = match kind {
             Kind::FixedWindow => {
                 let anchor = value(&written.anchor).unwrap_or(Anchor::Epoch);

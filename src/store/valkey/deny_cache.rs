@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use super::buckets::Buckets;
 use super::whose::Whose;
 use crate::check::Check;
+use crate::clock::micros;
 use crate::decide::{Cost, Decision, Verdict};
 
 /// The longest that a denial is remembered.
@@ -140,8 +141,4 @@ fn shortest_wait(decided: &[(Check<'_>, Decision)]) -> Option<Duration> {
                 .map_or(HOLDS_MAX, Duration::from_micros)
         })
         .min()
-}
-
-fn micros(span: Duration) -> u64 {
-    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }

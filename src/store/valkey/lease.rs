@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use super::buckets::Buckets;
 use super::whose::Whose;
 use crate::check::{Check, Policy};
+use crate::clock::micros;
 use crate::decide::{Charge, Cost, Decision, Rule, Timestamp, Verdict};
 
 /// Leased units are kept for a tenth of the window ...
@@ -222,8 +223,7 @@ impl Lease {
         self.held -= units;
         self.count(units, now);
         let (last, heard_at) = self.last;
-        let since = now.saturating_duration_since(heard_at).as_micros();
-        let since = u64::try_from(since).unwrap_or(u64::MAX);
+        let since = micros(now.saturating_duration_since(heard_at));
         Some(Decision {
             verdict: Verdict::Allow,
             // Units of a window that is over may be among those that are held.

@@ -10,7 +10,7 @@ use tollgate::clock::monotonic_now;
 use crate::House;
 use crate::contenders::tollgate::{base, policy, ready, route};
 use crate::figures::Spread;
-use crate::support::http::Connection;
+use crate::support::load::paced;
 use crate::support::valkey::Valkey;
 
 /// Connections that the requests come over.
@@ -108,21 +108,17 @@ fn ask(
     apart: Duration,
     span: Duration,
 ) -> Vec<f64> {
-    let mut connection = Connection::open(gateway);
     let mut took = Vec::new();
-    let mut due = first;
-    while due < first + span {
-        let ready = monotonic_now();
-        while monotonic_now() < due {
-            thread::park_timeout(due.saturating_duration_since(monotonic_now()));
-        }
-        // A client that woke up late is not the gateway's delay; one that was held up by the last answer is.
-        let from = if ready > due { due } else { monotonic_now() };
-        let response = connection.ask("GET", target, &[("x-client", name)]);
-        let span = monotonic_now().saturating_duration_since(from);
-        assert_eq!(response.status, 200, "{target}: {response:?}");
-        took.push(span.as_secs_f64() * 1e6);
-        due += apart;
-    }
+    let times = (first, apart, span);
+    paced(
+        gateway,
+        target,
+        &[("x-client", name)],
+        times,
+        |response, span| {
+            assert_eq!(response.status, 200, "{target}: {response:?}");
+            took.push(span.as_secs_f64() * 1e6);
+        },
+    );
     took
 }

@@ -4,15 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 
 use tollgate::check::{Policy, Shares};
-use tollgate::decide::{
-    Anchor, FixedWindow, LeakyBucket, Rule, SlidingCounter, SlidingLog, TokenBucket,
-};
+use tollgate::decide::Rule;
 
 use super::events::{Fault, Passed};
 use super::server::{Health, LAG_MAX, LEASE};
 use super::world::{BACK_WITHIN, MS, SECOND, World};
-use crate::support::policies::policy;
-use crate::support::traces::{limit, whole};
+use crate::support::policies::{policy, rule};
 
 /// When faults begin, and when all are over.
 pub(super) const TROUBLE: u64 = 3 * SECOND;
@@ -31,23 +28,6 @@ pub(super) struct Seen {
     pub(super) full: usize,
     /// The latest that the store was not asked after its return.
     pub(super) back_after_us: u64,
-}
-
-/// A rule of this kind; buckets hold `burst`.
-pub(super) fn rule(kind: &str, count: u64, window_us: u64, burst: u64) -> Rule {
-    let limit = limit(count, window_us);
-    match kind {
-        "fixed-window" => Rule::FixedWindow(FixedWindow::new(limit, Anchor::Epoch).unwrap()),
-        "first-request" => {
-            Rule::FixedWindow(FixedWindow::new(limit, Anchor::FirstRequest).unwrap())
-        }
-        "sliding-log" => Rule::SlidingLog(SlidingLog::new(limit).unwrap()),
-        "sliding-counter" => Rule::SlidingCounter(SlidingCounter::new(limit, false).unwrap()),
-        "strict" => Rule::SlidingCounter(SlidingCounter::new(limit, true).unwrap()),
-        "token-bucket" => Rule::TokenBucket(TokenBucket::new(limit, whole(burst)).unwrap()),
-        "leaky-bucket" => Rule::LeakyBucket(LeakyBucket::new(limit, whole(burst), None).unwrap()),
-        other => panic!("no such kind: {other}"),
-    }
 }
 
 /// A policy of which each gateway has a share among at least `instances`.
