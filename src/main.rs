@@ -4,7 +4,8 @@ use std::process::ExitCode;
 
 use tikv_jemallocator::Jemalloc;
 
-/// Spends a third of the system's time on a request's memory, and gives back what a crowd took once it is gone.
+/// A request takes about a tenth fewer instructions with it than with the system's, and what a crowd took goes back some
+/// seconds after it is gone.
 #[global_allocator]
 static ALLOCATOR: Jemalloc = Jemalloc;
 

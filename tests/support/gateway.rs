@@ -92,13 +92,17 @@ impl Gateway {
 
     fn becomes_ready(&mut self) -> bool {
         let deadline = monotonic_now() + PATIENCE;
+        let config = fs::read_to_string(self.file()).unwrap();
+        let mut listeners = vec![self.metrics, self.address];
+        if config.contains(&self.admin.to_string()) {
+            listeners.push(self.admin);
+        }
+        let is_open = |address: &SocketAddr| Connection::try_open(*address).is_ok();
         while monotonic_now() < deadline {
             if self.child.try_wait().unwrap().is_some() {
                 return false;
             }
-            if Connection::try_open(self.metrics).is_ok()
-                && Connection::try_open(self.address).is_ok()
-            {
+            if listeners.iter().all(is_open) {
                 return true;
             }
             std::thread::park_timeout(Duration::from_millis(5));
