@@ -11,6 +11,7 @@ use std::sync::Arc;
 use thiserror::Error;
 use uuid::Uuid;
 
+use super::identity::Identity;
 use super::read::{self, Part};
 use crate::client::address::Prefixes;
 use crate::request::RequestView;
@@ -68,6 +69,8 @@ pub struct Caller<'a> {
     pub client_ip: Option<IpAddr>,
     /// How much of an address counts.
     pub prefixes: Prefixes,
+    /// Who calls, as far as that is proven.
+    pub identity: &'a Identity,
     /// The name of the route that matched.
     pub route: &'a str,
     /// The values of the route's path parameters, decoded, by name.

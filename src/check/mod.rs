@@ -2,6 +2,7 @@
 
 pub mod demand;
 pub mod entity;
+pub mod identity;
 mod read;
 pub mod share;
 
@@ -10,6 +11,7 @@ use std::sync::Arc;
 
 pub use demand::{Demand, Demanded, Use, demand};
 pub use entity::{EntityKey, KeySecret, KeySource};
+pub use identity::Identity;
 pub use share::Shares;
 
 use crate::decide::{Cost, Decision, Rule, Verdict};

@@ -2,7 +2,6 @@
 
 use std::num::NonZeroU32;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::decide::Rule;
 
@@ -24,8 +23,6 @@ pub struct Shares {
     /// The least number of gateways, whatever is seen.
     instances: NonZeroU32,
     slots: Box<[OnceLock<Rule>]>,
-    /// The number of gateways that was last asked for.
-    last: AtomicU32,
 }
 
 impl Shares {
@@ -36,22 +33,13 @@ impl Shares {
             rule: rule.clone(),
             instances,
             slots: (0..SLOTS).map(|_| OnceLock::new()).collect(),
-            last: AtomicU32::new(instances.get()),
         }
     }
 
     /// The share where so many gateways were seen alive, or as many as are configured if these are more.
     #[must_use]
     pub fn among(&self, alive: u32) -> &Rule {
-        let instances = alive.max(self.instances.get());
-        self.last.store(instances, Ordering::Relaxed);
-        self.of(instances)
-    }
-
-    /// The share that was last asked for.
-    #[must_use]
-    pub fn last(&self) -> &Rule {
-        self.of(self.last.load(Ordering::Relaxed))
+        self.of(alive.max(self.instances.get()))
     }
 
     fn of(&self, instances: u32) -> &Rule {
@@ -121,10 +109,8 @@ mod tests {
         };
         let rule = Rule::SlidingLog(SlidingLog::new(limit).unwrap());
         let shares = Shares::new(&rule, NonZeroU32::new(2).unwrap());
-        assert_eq!(limit_of(shares.last()), 600);
         for (alive, share) in [(0, 600), (2, 600), (3, 400), (7, 172), (100, 10)] {
             assert_eq!(limit_of(shares.among(alive)), share, "{alive}");
-            assert_eq!(limit_of(shares.last()), share, "{alive}");
         }
     }
 }

@@ -65,6 +65,7 @@ async fn decide<'g>(
         request: view,
         client_ip: ctx.client.ip,
         prefixes: config.client_ip.prefixes,
+        identity: &ctx.identity,
         route: &matched.route.name,
         params: &matched.params,
     };

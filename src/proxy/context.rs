@@ -10,11 +10,11 @@ use prometheus::IntGauge;
 
 use super::gateway::Gateway;
 use super::wait::Place;
-use crate::check::{Check, EntityKey, Policy, Ruling, Source};
+use crate::check::{Check, EntityKey, Identity, Policy, Ruling, Source};
 use crate::client::Client;
 use crate::clock;
 use crate::config::Route;
-use crate::decide::{Cost, Decision};
+use crate::decide::{Cost, Decision, Rule};
 
 /// What is known of a request while it is served.
 #[derive(Debug)]
@@ -31,6 +31,8 @@ pub struct Context {
     pub peer_ip: Option<IpAddr>,
     /// Who calls.
     pub client: Client,
+    /// Who that is, as far as it is proven.
+    pub identity: Identity,
     /// The route it takes.
     pub route: Option<Arc<Route>>,
     /// How long it is to wait, where that was decided before Pingora read it.
@@ -83,6 +85,8 @@ pub struct Forwarding {
 #[derive(Clone, Debug)]
 pub struct Ruled {
     policy: Arc<Policy>,
+    /// What it was decided by: the policy's own, or another in its place.
+    rule: Rule,
     entity: EntityKey,
     cost: Cost,
     shadow: bool,
@@ -96,6 +100,7 @@ impl Ruled {
     pub fn new(ruling: &Ruling<'_>, policies: &[Arc<Policy>]) -> Option<Self> {
         Some(Self {
             policy: Arc::clone(policies.get(ruling.check.policy.index)?),
+            rule: ruling.check.rule.clone(),
             entity: ruling.check.entity,
             cost: ruling.check.cost,
             shadow: ruling.check.shadow,
@@ -110,11 +115,7 @@ impl Ruled {
         Ruling {
             check: Check {
                 policy: &self.policy,
-                rule: if self.source == Source::Fallback {
-                    self.policy.shares.last()
-                } else {
-                    &self.policy.rule
-                },
+                rule: &self.rule,
                 entity: self.entity,
                 cost: self.cost,
                 shadow: self.shadow,
@@ -138,6 +139,7 @@ impl Context {
                 ip: None,
                 through_trusted: false,
             },
+            identity: Identity::default(),
             route: None,
             admitted: None,
             rulings: Vec::new(),

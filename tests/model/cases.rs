@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use http::HeaderMap;
 use tollgate::check::entity::{Caller, entity};
-use tollgate::check::{Check, KeySecret, KeySource, Policy};
+use tollgate::check::{Check, Identity, KeySecret, KeySource, Policy};
 use tollgate::client::address::Prefixes;
 use tollgate::clock::{Clock, ManualClock};
 use tollgate::decide::{Cost, State, Timestamp, Verdict};
@@ -175,6 +175,7 @@ fn two_thousand_addresses_of_one_network_are_one_caller() {
                     },
                     client_ip: format!("2001:db8:0:7::{n:x}").parse().ok(),
                     prefixes: Prefixes::default(),
+                    identity: &Identity::default(),
                     route: "all",
                     params: &[(Arc::from("id"), n.to_string())],
                 };

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use tollgate::check::entity::{BadKeySource, Caller, Entity, entity};
-use tollgate::check::{Demand, KeySecret, KeySource, Mode, OnMissingKey, Policy, Use, demand};
+use tollgate::check::{
+    Demand, Identity, KeySecret, KeySource, Mode, OnMissingKey, Policy, Use, demand,
+};
 use tollgate::client::address::Prefixes;
 use tollgate::decide::{Cost, Rule, SlidingLog};
 use tollgate::request::RequestView;
@@ -44,6 +46,7 @@ fn with_caller<T>(
         },
         client_ip: ip.parse::<IpAddr>().ok(),
         prefixes: Prefixes::default(),
+        identity: &Identity::default(),
         route: "orders",
         params: &[(Arc::from("id"), "7".to_owned())],
     })
