@@ -4,20 +4,22 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Each module, and what it may use.
-const FLOORS: [(&str, &[&str]); 14] = [
+const FLOORS: [(&str, &[&str]); 15] = [
     ("decide", &[]),
     ("request", &[]),
+    ("tls", &[]),
     ("clock", &["decide"]),
     ("client", &["request"]),
     ("route", &["request"]),
     ("check", &["decide", "request", "client"]),
-    ("store", &["decide", "check", "clock"]),
+    ("store", &["decide", "check", "clock", "tls"]),
     ("answer", &["decide", "check"]),
     ("record", &["decide", "check", "clock"]),
     (
         "config",
         &[
             "decide", "request", "clock", "client", "route", "check", "store", "answer", "record",
+            "tls",
         ],
     ),
     (
@@ -30,7 +32,7 @@ const FLOORS: [(&str, &[&str]); 14] = [
         "proxy",
         &[
             "admin", "decide", "request", "clock", "client", "route", "check", "store", "answer",
-            "record", "config",
+            "record", "config", "tls",
         ],
     ),
     (

@@ -47,7 +47,7 @@ use lease::Leases;
 use node::Node;
 pub use reserve::{Reserved, Spared};
 pub use sentinel::Sentinels;
-pub use tls::{Tls, TlsError};
+pub use tls::Tls;
 
 /// How Valkey is reached.
 #[derive(Clone, Eq, PartialEq)]
