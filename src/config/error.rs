@@ -104,6 +104,16 @@ codes! {
     E111,
     /// Several gateways without a common secret for their keys.
     E112,
+    /// A file without a certificate that can be used.
+    E120,
+    /// A file without a private key that can be used.
+    E121,
+    /// A key that is of another certificate.
+    E122,
+    /// No authority whose certificates would be believed.
+    E123,
+    /// Not a name that a certificate can be for.
+    E124,
     /// Two routes match the same request with equal right.
     E130,
     /// The last policy of a `first_of` may not apply.
@@ -132,6 +142,12 @@ codes! {
     W214,
     /// A policy that can never deny: another always does before it.
     W215,
+    /// A certificate that is not good any more, or not yet.
+    W225,
+    /// TLS to whoever answers: certificates are not verified.
+    W226,
+    /// A server on the port of TLS that is spoken to in the clear.
+    W227,
 }
 
 /// Whether it keeps the configuration from loading.

@@ -1,6 +1,6 @@
 //! From a path to a configuration, or to all the reasons why there is none.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -108,6 +108,7 @@ fn load_from(path: &Path, text: Option<String>, options: &LoadOptions) -> Loaded
             sources: &sources,
             io: options.io,
             read: &named,
+            machine: &OnceCell::new(),
         };
         build::build(&file, builder)
     });

@@ -3,6 +3,7 @@
 mod admin;
 mod answers;
 mod gateway;
+mod health;
 mod idle;
 mod lints;
 mod path;
@@ -11,10 +12,11 @@ mod policies;
 mod routes;
 mod store;
 mod store_url;
+mod tls;
 mod upstreams;
 mod valkey;
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
@@ -28,6 +30,7 @@ use super::error::{Code, Finding, Findings, did_you_mean};
 use super::file::File;
 use super::read;
 use super::source::{Place, Sources};
+use crate::tls::Authorities;
 
 /// What every part of the building needs.
 #[derive(Clone, Copy)]
@@ -38,6 +41,8 @@ pub(crate) struct Builder<'a> {
     pub(crate) io: bool,
     /// Those that were, or were to be.
     pub(crate) read: &'a RefCell<Vec<PathBuf>>,
+    /// Whom the machine believes, once that was asked; an inner `None` if nobody.
+    pub(crate) machine: &'a OnceCell<Option<Authorities>>,
 }
 
 /// Builds the configuration; `None`, with the reasons among the findings, if something is wrong.
