@@ -171,6 +171,8 @@ impl ProxyHttp for Proxy {
         if head.status == StatusCode::SWITCHING_PROTOCOLS {
             // What comes from now on is no body of a request.
             guarded::body_is_read(session.downstream_session.stream());
+            // A tunnel may lie idle for hours: it counts among the connections, and keeps no request out.
+            ctx.load = None;
         }
         let client_version = session.req_header().version;
         if client_version == http::Version::HTTP_10

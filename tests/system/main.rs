@@ -31,6 +31,7 @@ mod quickstart;
 mod reload;
 mod reload_under_load;
 mod script;
+mod shedding;
 mod simulate;
 mod slow;
 mod smuggling;
