@@ -132,6 +132,8 @@ codes! {
     W214,
     /// A policy that can never deny: another always does before it.
     W215,
+    /// Load shedding that never happens: a priority without it, or more in flight than can be.
+    W220,
 }
 
 /// Whether it keeps the configuration from loading.

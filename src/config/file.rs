@@ -18,6 +18,7 @@ pub(crate) use super::words::{
 use crate::answer::{Legacy, UpstreamFields, When};
 use crate::check::{Mode, OnMissingKey, OnStoreFailure, Scope, Unit};
 use crate::decide::{Anchor, Limit};
+use crate::shed::Priority;
 
 table! {
     /// A Tollgate configuration.
@@ -44,6 +45,8 @@ table! {
         routes: Named<Route> = "{}";
         /// How denials are put.
         rejects: Named<Reject> = "{}";
+        /// When requests are turned away because the gateway is full; never if left out.
+        load_shedding: LoadShedding;
         /// The fields that answers carry.
         headers: Headers = "{}";
         /// What changes a running gateway; not there if left out.
@@ -299,6 +302,8 @@ table! {
         respond: Respond;
         /// Its policies: a name, { use, cost }, or { first_of = [ … ] } for the first whose key is present.
         policies: List<Item> = "[]";
+        /// Who is turned away first when the gateway is full: low, then normal, and high last.
+        priority: Priority = "\"normal\"";
         /// Taken off the path before it is forwarded.
         strip_prefix: String;
         /// Header fields added to the forwarded request.
@@ -379,6 +384,18 @@ table! {
         body_file: Pairs<FilePath> = "{}";
         /// Origins whose scripts may read the denial; "*" is everybody.
         cors: List<String> = "[]";
+    }
+}
+
+table! {
+    /// When requests are turned away because the gateway is full.
+    LoadShedding {
+        /// The most requests in flight. At 80 % of them routes of low priority turn requests away, at 95 % those of
+        /// normal priority.
+        max_in_flight: Whole<2, 10_000_000>, required;
+        /// How long upstreams may take to begin an answer, half of the time: while they take longer, fewer requests may
+        /// be in flight.
+        target_latency: Span<1, 3_600_000>;
     }
 }
 

@@ -14,12 +14,13 @@ use super::pool::Pool;
 use super::settle::Unsettled;
 use super::wait::Room;
 use crate::answer;
-use crate::check::{Demand, KeySecret, Policy};
+use crate::check::{Demand, KeySecret};
 use crate::clock::{Clock, wall_now_us};
 use crate::config::{Config, StoreKind, Target};
 use crate::decide::Rule;
 use crate::record::access_log::AccessLog;
 use crate::record::metrics::{Labels, Metrics, RouteLabels};
+use crate::shed::Load;
 use crate::store::Cause;
 use crate::store::limiter::Limiter;
 use crate::store::local::{LocalStore, SnapshotError};
@@ -38,6 +39,8 @@ pub struct Gateway {
     pub access_log: Arc<AccessLog>,
     /// The servers of the upstreams, by position.
     pub pools: Box<[Pool]>,
+    /// The requests in flight, and how many there may be.
+    pub load: Load,
     /// Room to wait in.
     pub room: Room,
     /// For each leaky bucket the rule by which nobody waits, for when there is no room to; by policy.
@@ -100,6 +103,7 @@ impl Gateway {
             metrics,
             access_log: Arc::new(AccessLog::new(config.logs.json)),
             pools: pools(&config),
+            load: Load::new(config.load_shedding),
             room: Room::new(config.server.max_waiting),
             unqueued: unqueued(&config),
             unsettled: Unsettled::default(),
@@ -119,11 +123,13 @@ impl Gateway {
         {
             store.renew(settings.clone());
         }
+        self.load.apply(config.load_shedding);
         Self {
             limiter: Arc::clone(&self.limiter),
             metrics: self.metrics.renewed(&labels(&config)),
             access_log: Arc::clone(&self.access_log),
             pools: pools(&config),
+            load: self.load.clone(),
             room: self.room.clone(),
             unqueued: unqueued(&config),
             unsettled: self.unsettled.clone(),
@@ -207,7 +213,12 @@ fn labels(config: &Config) -> Labels<'_> {
             .into_iter()
             .map(|route| RouteLabels {
                 name: &route.name,
-                policies: route.demands.iter().flat_map(policies_of).collect(),
+                policies: route
+                    .demands
+                    .iter()
+                    .flat_map(Demand::uses)
+                    .map(|a_use| &*a_use.policy)
+                    .collect(),
             })
             .collect(),
         policies: &config.policies,
@@ -217,12 +228,5 @@ fn labels(config: &Config) -> Labels<'_> {
             .map(|upstream| Arc::clone(&upstream.name))
             .collect(),
         shared: !matches!(config.store.kind, StoreKind::Local),
-    }
-}
-
-fn policies_of(demand: &Demand) -> Vec<&Policy> {
-    match demand {
-        Demand::One(used) => vec![&*used.policy],
-        Demand::FirstOf(uses) => uses.iter().map(|used| &*used.policy).collect(),
     }
 }

@@ -158,6 +158,7 @@ fn append(
             .map(|started| millis(monotonic_now().saturating_duration_since(started))),
         retries: ctx.upstream.retries,
         decision: match (&ctx.denied, rulings.is_empty()) {
+            (Some(denied), _) if denied.is_shed => "shed",
             (Some(_), _) => "deny",
             (None, false) => "allow",
             (None, true) => "none",

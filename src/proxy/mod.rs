@@ -173,6 +173,8 @@ impl ProxyHttp for Proxy {
         if head.status == StatusCode::SWITCHING_PROTOCOLS {
             // What comes from now on is no body of a request.
             guarded::body_is_read(session.downstream_session.stream());
+            // A tunnel may lie idle for hours: it counts among the connections, and keeps no request out.
+            ctx.load = None;
         }
         if !head.status.is_informational() || head.status == StatusCode::SWITCHING_PROTOCOLS {
             settle::by_status(ctx, head.status).await;

@@ -32,6 +32,7 @@ mod quickstart;
 mod reload;
 mod reload_under_load;
 mod script;
+mod shedding;
 mod simulate;
 mod slow;
 mod smuggling;
