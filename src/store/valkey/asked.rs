@@ -5,7 +5,8 @@ use std::collections::HashMap;
 
 use super::key::key;
 use crate::check::Check;
-use crate::decide::{Anchor, Charge, Cost, Rule};
+use crate::clock::wall_now_us;
+use crate::decide::{Anchor, Charge, Cost, Rule, Timestamp};
 
 /// One request, as it stands in a call.
 #[derive(Clone, Debug)]
@@ -37,9 +38,11 @@ impl Part {
     }
 }
 
-/// What a call asks that decides these requests: the keys, each once, and what is asked about them.
+/// What a call asks that decides these requests, at `now` or at the server's own time: the keys, each once, and what is
+/// asked about them.
 pub(super) fn decisions<'p>(
     parts: impl Iterator<Item = &'p Part> + Clone,
+    now: Option<Timestamp>,
     slack_ms: u64,
 ) -> (Vec<&'p str>, Vec<u8>) {
     let rules = Rules::of(
@@ -48,7 +51,7 @@ pub(super) fn decisions<'p>(
             .flat_map(|part| &part.0)
             .map(|asked| &asked.rule),
     );
-    let mut bytes = rules.head(slack_ms);
+    let mut bytes = rules.head(now, slack_ms);
     let (mut keys, mut numbers) = (Vec::new(), HashMap::new());
     for Part(checks) in parts {
         for (place, asked) in checks.iter().enumerate() {
@@ -66,10 +69,14 @@ pub(super) fn decisions<'p>(
     (keys, bytes)
 }
 
-/// What a call asks that gives back these charges.
-pub(super) fn refunds(charged: &[(Check<'_>, Charge)], slack_ms: u64) -> Vec<u8> {
+/// What a call asks that gives back these charges, at `now` or at the server's own time.
+pub(super) fn refunds(
+    charged: &[(Check<'_>, Charge)],
+    now: Option<Timestamp>,
+    slack_ms: u64,
+) -> Vec<u8> {
     let rules = Rules::of(charged.iter().map(|(check, _)| check.rule));
-    let mut bytes = rules.head(slack_ms);
+    let mut bytes = rules.head(now, slack_ms);
     for (check, charge) in charged {
         bytes.extend(rules.number_of(check.rule).to_be_bytes());
         add_seven(&mut bytes, charge.at.as_micros());
@@ -100,7 +107,7 @@ impl<'a> Rules<'a> {
     }
 
     /// What a call begins with: `lua/asked.lua`.
-    fn head(&self, slack_ms: u64) -> Vec<u8> {
+    fn head(&self, now: Option<Timestamp>, slack_ms: u64) -> Vec<u8> {
         let mut head = Vec::with_capacity(128);
         add_seven(&mut head, slack_ms);
         for kind in 0..KINDS {
@@ -108,7 +115,7 @@ impl<'a> Rules<'a> {
             head.extend(number(of_kind.count()).to_be_bytes());
         }
         for rule in &self.0 {
-            add_numbers(&mut head, rule);
+            add_numbers(&mut head, rule, now);
         }
         head
     }
@@ -132,8 +139,8 @@ fn number(of: usize) -> u16 {
     u16::try_from(of).unwrap_or(u16::MAX)
 }
 
-/// Adds what the kind's script says of its numbers.
-fn add_numbers(bytes: &mut Vec<u8>, rule: &Rule) {
+/// Adds what the kind's script says of its numbers, which is asked at `now` or at the server's own time.
+fn add_numbers(bytes: &mut Vec<u8>, rule: &Rule, now: Option<Timestamp>) {
     let mut add = |numbers: &[u64]| {
         for number in numbers {
             add_seven(bytes, *number);
@@ -149,7 +156,18 @@ fn add_numbers(bytes: &mut Vec<u8>, rule: &Rule) {
         }
         Rule::FixedWindow(rule) => {
             add(&[count, window_us]);
-            bytes.push(u8::from(rule.anchor() == Anchor::Epoch));
+            match rule.anchor() {
+                Anchor::FirstRequest => bytes.push(0),
+                Anchor::Epoch => bytes.push(1),
+                Anchor::Calendar(calendar) => {
+                    bytes.push(2);
+                    // Our clock only says which edges the script may need: it picks by its own.
+                    let now = now.unwrap_or_else(|| Timestamp::from_micros(wall_now_us()));
+                    for edge in calendar.edges_around(now) {
+                        bytes.extend(edge.to_be_bytes());
+                    }
+                }
+            }
         }
         Rule::SlidingCounter(rule) => {
             add(&[count, window_us]);

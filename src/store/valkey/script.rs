@@ -125,7 +125,7 @@ pub(crate) fn call_parts<'p>(
     now: Option<Timestamp>,
     slack_ms: u64,
 ) -> Cmd {
-    let (keys, asked) = asked::decisions(parts.into_iter(), slack_ms);
+    let (keys, asked) = asked::decisions(parts.into_iter(), now, slack_ms);
     let mut call = redis::cmd("EVALSHA");
     call.arg(sha).arg(keys.len()).arg(keys).arg(asked);
     add_instant(&mut call, now);
@@ -148,7 +148,7 @@ pub fn refund_call(
     for (check, _) in charged {
         call.arg(key(prefix, check));
     }
-    call.arg(asked::refunds(charged, slack_ms));
+    call.arg(asked::refunds(charged, now, slack_ms));
     add_instant(&mut call, now);
     call
 }
