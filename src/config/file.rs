@@ -10,6 +10,8 @@ use super::ClientIpInLogs;
 use super::collections::{List, Named, Pairs};
 use super::decode::table;
 use super::items::{Count, Item, Key, ServerAt, UseItem};
+use super::moments::{AnchorAt, ZoneName};
+use super::units::Rate;
 use super::values::{CostUnits, FilePath, Percent, Size, Span, Units, Version, Whole};
 use super::wire::{FieldValue, HostField, StatusItem, Wanted};
 pub(crate) use super::words::{
@@ -17,7 +19,7 @@ pub(crate) use super::words::{
 };
 use crate::answer::{Legacy, UpstreamFields, When};
 use crate::check::{Mode, OnMissingKey, OnStoreFailure, Scope, Unit};
-use crate::decide::{Anchor, Limit};
+use crate::decide::CalendarUnit;
 use crate::shed::Priority;
 
 table! {
@@ -243,14 +245,15 @@ table! {
     Policy {
         /// The algorithm.
         kind: Kind, required;
-        /// Count and window: "100/min".
-        limit: Limit, required;
+        /// Count and window: "100/min"; of calendar months "100/month".
+        limit: Rate, required;
         /// Buckets: the most at once; the count of the limit if left out.
         burst: Units;
         /// Leaky bucket: the longest wait; longer ones are denied. Unbounded but for burst if left out.
         max_wait: Span<0, 3_600_000>;
-        /// Fixed window: windows begin with the clock ("epoch"), or with a caller's first request.
-        anchor: Anchor;
+        /// Fixed window: windows begin with the clock ("epoch"), with a caller's first request, or with the days, weeks or
+        /// months of a time zone: { calendar, tz }.
+        anchor: AnchorAt;
         /// Sliding counter: count the whole previous window, so that the limit is never exceeded.
         strict: bool;
         /// Whom it counts by: one source, or several together.
@@ -276,6 +279,16 @@ table! {
         reject: String = "\"default\"";
         /// Whether answers tell of it in their fields.
         advertise: bool = "true";
+    }
+}
+
+table! {
+    /// Windows that begin as those of a calendar.
+    CalendarTable {
+        /// What they are; weeks begin on Monday.
+        calendar: CalendarUnit, required;
+        /// Whose midnight it is: a time zone of the IANA database, as "Europe/Berlin" or "UTC".
+        tz: ZoneName, required;
     }
 }
 

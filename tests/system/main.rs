@@ -13,6 +13,7 @@ mod support;
 mod admin;
 mod again;
 mod all_or_nothing;
+mod calendar;
 mod callers;
 mod cases;
 mod cluster;
