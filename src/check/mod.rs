@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 pub use demand::{Demand, Demanded, Use, demand};
 pub use entity::{EntityKey, KeySecret, KeySource};
-pub use identity::Identity;
+pub use identity::{Identity, NewLimit};
 pub use share::Shares;
 
 use crate::decide::{Cost, Decision, Rule, Verdict};
