@@ -1,4 +1,4 @@
-//! From a request's head to what becomes of it. The way of a request, in order: client, route, check, decide.
+//! From a request's head to what becomes of it. The way of a request, in order: client, route, identity, check, decide.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -61,6 +61,9 @@ async fn decide<'g>(
         .find(view, &path)
         .ok_or(Refusal::Unmatched(config.server.unmatched))?;
     ctx.route = Some(Arc::clone(matched.route));
+    ctx.identity = gateway
+        .callers
+        .identify(&view, ctx.client, gateway.metrics.families());
     let caller = Caller {
         request: view,
         client_ip: ctx.client.ip,

@@ -22,6 +22,7 @@ mod failover;
 mod faults;
 mod fewer_calls;
 mod floods;
+mod identity;
 mod instances;
 mod leaky;
 mod login;
