@@ -23,6 +23,7 @@ mod failover;
 mod faults;
 mod fewer_calls;
 mod floods;
+mod identity;
 mod instances;
 mod leaky;
 mod login;
