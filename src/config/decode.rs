@@ -366,6 +366,7 @@ fn example(key: &str) -> &'static str {
     match key {
         "limit" => "\"100/min\"",
         "key" => "\"ip\"",
+        "tz" => "\"Europe/Berlin\"",
         "address" => "\"127.0.0.1:8080\"",
         "addr" => "\"127.0.0.1:9000\"",
         "match" => "{ path = \"/*\" }",

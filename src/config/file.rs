@@ -9,15 +9,17 @@ use tracing::level_filters::LevelFilter;
 use super::ClientIpInLogs;
 use super::collections::{List, Named, Pairs};
 use super::decode::table;
-use super::items::{Item, Key, ServerAt, UseItem};
+use super::items::{Count, Item, Key, ServerAt, UseItem};
+use super::moments::{AnchorAt, ZoneName};
+use super::units::Rate;
 use super::values::{CostUnits, FilePath, Percent, Size, Span, Units, Version, Whole};
-use super::wire::{FieldValue, HostField, Wanted};
+use super::wire::{FieldValue, HostField, StatusItem, Wanted};
 pub(crate) use super::words::{
     Balance, Builtin, GlobalMode, Kind, LogFormat, RateLimitFields, RequestId, StoreWord, Unmatched,
 };
 use crate::answer::{Legacy, UpstreamFields, When};
 use crate::check::{Mode, OnMissingKey, OnStoreFailure, Scope, Unit};
-use crate::decide::{Anchor, Limit};
+use crate::decide::CalendarUnit;
 use crate::shed::Priority;
 
 table! {
@@ -243,14 +245,15 @@ table! {
     Policy {
         /// The algorithm.
         kind: Kind, required;
-        /// Count and window: "100/min".
-        limit: Limit, required;
+        /// Count and window: "100/min"; of calendar months "100/month".
+        limit: Rate, required;
         /// Buckets: the most at once; the count of the limit if left out.
         burst: Units;
         /// Leaky bucket: the longest wait; longer ones are denied. Unbounded but for burst if left out.
         max_wait: Span<0, 3_600_000>;
-        /// Fixed window: windows begin with the clock ("epoch"), or with a caller's first request.
-        anchor: Anchor;
+        /// Fixed window: windows begin with the clock ("epoch"), with a caller's first request, or with the days, weeks or
+        /// months of a time zone: { calendar, tz }.
+        anchor: AnchorAt;
         /// Sliding counter: count the whole previous window, so that the limit is never exceeded.
         strict: bool;
         /// Whom it counts by: one source, or several together.
@@ -270,10 +273,34 @@ table! {
         unit: Unit = "\"requests\"";
         /// What a request takes where a route does not say; 0 only looks.
         cost: CostUnits = "1";
+        /// Which requests are counted: all, or those whose answer has one of these statuses.
+        count: Count = "\"all\"";
         /// Which of the rejects answers for it.
         reject: String = "\"default\"";
         /// Whether answers tell of it in their fields.
         advertise: bool = "true";
+    }
+}
+
+table! {
+    /// Windows that begin as those of a calendar.
+    CalendarTable {
+        /// What they are; weeks begin on Monday.
+        calendar: CalendarUnit, required;
+        /// Whose midnight it is: a time zone of the IANA database, as "Europe/Berlin" or "UTC".
+        tz: ZoneName, required;
+    }
+}
+
+table! {
+    /// Which answers a policy counts. A request is charged when it comes, and given that back if its answer does not count.
+    CountTable {
+        /// Those that count: 401, or "4xx" for all from 400 to 499. All if left out.
+        status: List<StatusItem>;
+        /// Those of them that do not.
+        not_on: List<StatusItem>;
+        /// Those after which all that was counted of the caller is forgotten.
+        reset_on: List<StatusItem>;
     }
 }
 

@@ -18,6 +18,7 @@ mod interpolate;
 mod items;
 mod key_source;
 mod load;
+mod moments;
 mod name;
 mod read;
 mod shape;

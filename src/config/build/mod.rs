@@ -2,6 +2,7 @@
 
 mod admin;
 mod answers;
+mod calendars;
 mod gateway;
 mod idle;
 mod lints;

@@ -5,21 +5,26 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use super::answers::DEFAULT;
+use super::calendars::Calendars;
 use super::routes::uses_of;
 use super::{Builder, by_name, non_zero, value};
+use crate::check::outcome::Statuses;
 use crate::check::{
-    Generation, KeySource, Mode, OnMissingKey, OnStoreFailure, Policy, Scope, Shares,
+    Generation, KeySource, Mode, OnMissingKey, OnStoreFailure, Outcomes, Policy, Scope, Shares,
 };
 use crate::clock::micros;
 use crate::config::Store;
-use crate::config::collections::Named;
+use crate::config::collections::{List, Named};
 use crate::config::decode::At;
 use crate::config::error::{Code, Finding};
 use crate::config::file::{File, GlobalMode, Kind, Policy as Written, Reject};
+use crate::config::items::Count;
 use crate::config::key_source::is_unverified;
+use crate::config::moments::AnchorAt;
 use crate::config::source::Place;
+use crate::config::wire::StatusItem;
 use crate::decide::{
-    Anchor, Cost, FixedWindow, LeakyBucket, Rule, SlidingCounter, SlidingLog, TokenBucket, TooLarge,
+    Cost, FixedWindow, LeakyBucket, Rule, SlidingCounter, SlidingLog, TokenBucket, TooLarge,
 };
 
 /// What the generation of a state covers first: a change of the states' format makes all of them new.
@@ -89,6 +94,7 @@ impl Builder<'_> {
         let shadow = value(&file.mode) == Some(GlobalMode::Shadow);
         let rejects = reject_names(file);
         let given_back = given_back(file, store);
+        let calendars = Calendars::default();
         let built = written
             .into_iter()
             .enumerate()
@@ -101,6 +107,7 @@ impl Builder<'_> {
                     shadow,
                     rejects: &rejects,
                     given_back: &given_back,
+                    calendars: &calendars,
                     reject_table: file.rejects.as_ref(),
                 };
                 let built = Built {
@@ -118,7 +125,8 @@ impl Builder<'_> {
     fn policy(&self, common: &Common<'_>, written: &Written) -> Option<Policy> {
         self.check_allowed(common.name, written);
         let reject = self.reject_of(common, written);
-        let rule = self.rule(common.name, written);
+        let rule = self.rule(common, written);
+        let outcomes = self.outcomes(common.name, written);
         let key = written.key.as_ref()?;
         let rule = rule?;
         let sources: Box<[KeySource]> = key
@@ -147,12 +155,56 @@ impl Builder<'_> {
                 Some(lease) => Some(non_zero(lease.value.0)?),
                 None => None,
             },
-            given_back: common.given_back.contains(common.name),
+            outcomes: outcomes?,
+            given_back: common.given_back.contains(common.name) || outcomes?.is_some(),
             mode,
             unit: value(&written.unit)?,
             reject: reject?,
             advertise: value(&written.advertise)?,
         })
+    }
+
+    /// Which answers count; an inner `None` for all of them.
+    fn outcomes(&self, name: &str, written: &Written) -> Option<Option<Outcomes>> {
+        let count = written.count.as_ref()?;
+        let Count::By(table) = &count.value else {
+            return Some(None);
+        };
+        let lists = [&table.status, &table.not_on, &table.reset_on];
+        let is_whole = |list: &&Option<At<List<StatusItem>>>| {
+            list.as_ref().is_none_or(|list| list.value.complete)
+        };
+        if !table.unread.is_empty() || !lists.iter().all(is_whole) {
+            return None;
+        }
+        let all = |list: &Option<At<List<StatusItem>>>| {
+            let items = list.iter().flat_map(|list| &list.value.items);
+            items.fold(Statuses::default(), |all, item| all.and(item.value.0))
+        };
+        let counted = match &table.status {
+            Some(_) => all(&table.status),
+            None => Statuses::ALL,
+        };
+        let (counted, resetting) = (counted.but(all(&table.not_on)), all(&table.reset_on));
+        if counted.is_empty() {
+            self.error(
+                Code::E048,
+                count.place,
+                format!("`count` of policy `{name}` counts no answer: it limits nothing"),
+                "write the statuses that count: count = { status = [401, 403] }",
+            );
+            return None;
+        }
+        if table.status.is_some() && counted.but(resetting) != counted {
+            self.error(
+                Code::E048,
+                count.place,
+                format!("`count` of policy `{name}` counts an answer and forgets all after it"),
+                "take the status out of `status`, or out of `reset_on`",
+            );
+            return None;
+        }
+        Some(Some(Outcomes { counted, resetting }))
     }
 
     /// Fields that mean something for some kinds only.
@@ -238,10 +290,12 @@ impl Builder<'_> {
         position
     }
 
-    fn rule(&self, name: &str, written: &Written) -> Option<Rule> {
+    fn rule(&self, common: &Common<'_>, written: &Written) -> Option<Rule> {
+        let name = common.name;
         let kind = value(&written.kind)?;
         let limit_at = written.limit.as_ref()?;
-        let limit = limit_at.value;
+        let goes_with_anchor = self.check_calendar(name, written);
+        let limit = limit_at.value.limit;
         let burst = match &written.burst {
             Some(burst) => non_zero(burst.value.0)?,
             None => limit.count,
@@ -249,7 +303,7 @@ impl Builder<'_> {
         let max_wait_us = value(&written.max_wait).map(|wait| micros(wait.0));
         let built = match kind {
             Kind::FixedWindow => {
-                let anchor = value(&written.anchor).unwrap_or(Anchor::Epoch);
+                let anchor = common.calendars.anchor(value(&written.anchor));
                 FixedWindow::new(limit, anchor).map(Rule::FixedWindow)
             }
             Kind::SlidingLog => SlidingLog::new(limit).map(Rule::SlidingLog),
@@ -271,6 +325,7 @@ impl Builder<'_> {
                 );
             })
             .ok()
+            .filter(|_| goes_with_anchor)
     }
 
     fn check_cost(&self, name: &str, written: &Written, rule: &Rule) {
@@ -331,6 +386,7 @@ struct Common<'a> {
     shadow: bool,
     rejects: &'a [&'a str],
     given_back: &'a BTreeSet<&'a str>,
+    calendars: &'a Calendars,
     reject_table: Option<&'a At<Named<Reject>>>,
 }
 
@@ -379,9 +435,13 @@ fn generation(rule: &Rule, written: &Written, key: &[KeySource]) -> Generation {
     part(&STATE_FORMAT.to_le_bytes());
     part(rule.kind().as_bytes());
     part(&rule.limit().window_us.get().to_le_bytes());
-    let from_first = value(&written.anchor) == Some(Anchor::FirstRequest);
+    let from_first = value(&written.anchor) == Some(AnchorAt::FirstRequest);
     let strict = value(&written.strict) == Some(true);
     part(&[u8::from(from_first), u8::from(strict)]);
+    if let Some(calendar) = rule.calendar() {
+        part(calendar.unit().as_str().as_bytes());
+        part(calendar.zone().as_bytes());
+    }
     for source in key {
         part(source.to_string().as_bytes());
     }

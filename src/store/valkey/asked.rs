@@ -1,11 +1,13 @@
-//! What a call asks of a script, as `lua/asked.lua`, `lua/decide.lua` and `lua/refund.lua` read it: one string of packed
+//! What a call asks of a script, as `lua/asked.lua`, `lua/decide.lua` and `lua/settle.lua` read it: one string of packed
 //! numbers. A number that is an argument of its own costs the server more than the arithmetic on it.
 
 use std::collections::HashMap;
 
 use super::key::key;
 use crate::check::Check;
-use crate::decide::{Anchor, Charge, Cost, Rule};
+use crate::clock::wall_now_us;
+use crate::decide::{Anchor, Cost, Rule, Settled, Timestamp};
+use crate::store::Settlement;
 
 /// One request, as it stands in a call.
 #[derive(Clone, Debug)]
@@ -37,9 +39,11 @@ impl Part {
     }
 }
 
-/// What a call asks that decides these requests: the keys, each once, and what is asked about them.
+/// What a call asks that decides these requests, at `now` or at the server's own time: the keys, each once, and what is
+/// asked about them.
 pub(super) fn decisions<'p>(
     parts: impl Iterator<Item = &'p Part> + Clone,
+    now: Option<Timestamp>,
     slack_ms: u64,
 ) -> (Vec<&'p str>, Vec<u8>) {
     let rules = Rules::of(
@@ -48,7 +52,7 @@ pub(super) fn decisions<'p>(
             .flat_map(|part| &part.0)
             .map(|asked| &asked.rule),
     );
-    let mut bytes = rules.head(slack_ms);
+    let mut bytes = rules.head(now, slack_ms);
     let (mut keys, mut numbers) = (Vec::new(), HashMap::new());
     for Part(checks) in parts {
         for (place, asked) in checks.iter().enumerate() {
@@ -66,15 +70,30 @@ pub(super) fn decisions<'p>(
     (keys, bytes)
 }
 
-/// What a call asks that gives back these charges.
-pub(super) fn refunds(charged: &[(Check<'_>, Charge)], slack_ms: u64) -> Vec<u8> {
-    let rules = Rules::of(charged.iter().map(|(check, _)| check.rule));
-    let mut bytes = rules.head(slack_ms);
-    for (check, charge) in charged {
+/// What a call asks that settles these charges, at `now` or at the server's own time.
+pub(super) fn settlements(
+    settlements: &[Settlement<'_>],
+    now: Option<Timestamp>,
+    slack_ms: u64,
+) -> Vec<u8> {
+    let rules = Rules::of(settlements.iter().map(|settlement| settlement.check.rule));
+    let mut bytes = rules.head(now, slack_ms);
+    for Settlement {
+        check,
+        charge,
+        settled,
+    } in settlements
+    {
         bytes.extend(rules.number_of(check.rule).to_be_bytes());
         add_seven(&mut bytes, charge.at.as_micros());
         add_six(&mut bytes, charge.cost.units());
         add_seven(&mut bytes, charge.reset_after_us);
+        let spent = match settled {
+            Settled::Spent(cost) => cost.units(),
+            // More than any cost.
+            Settled::Forgotten => u64::MAX,
+        };
+        add_six(&mut bytes, spent);
     }
     bytes
 }
@@ -100,7 +119,7 @@ impl<'a> Rules<'a> {
     }
 
     /// What a call begins with: `lua/asked.lua`.
-    fn head(&self, slack_ms: u64) -> Vec<u8> {
+    fn head(&self, now: Option<Timestamp>, slack_ms: u64) -> Vec<u8> {
         let mut head = Vec::with_capacity(128);
         add_seven(&mut head, slack_ms);
         for kind in 0..KINDS {
@@ -108,7 +127,7 @@ impl<'a> Rules<'a> {
             head.extend(number(of_kind.count()).to_be_bytes());
         }
         for rule in &self.0 {
-            add_numbers(&mut head, rule);
+            add_numbers(&mut head, rule, now);
         }
         head
     }
@@ -132,8 +151,8 @@ fn number(of: usize) -> u16 {
     u16::try_from(of).unwrap_or(u16::MAX)
 }
 
-/// Adds what the kind's script says of its numbers.
-fn add_numbers(bytes: &mut Vec<u8>, rule: &Rule) {
+/// Adds what the kind's script says of its numbers, which is asked at `now` or at the server's own time.
+fn add_numbers(bytes: &mut Vec<u8>, rule: &Rule, now: Option<Timestamp>) {
     let mut add = |numbers: &[u64]| {
         for number in numbers {
             add_seven(bytes, *number);
@@ -149,7 +168,18 @@ fn add_numbers(bytes: &mut Vec<u8>, rule: &Rule) {
         }
         Rule::FixedWindow(rule) => {
             add(&[count, window_us]);
-            bytes.push(u8::from(rule.anchor() == Anchor::Epoch));
+            match rule.anchor() {
+                Anchor::FirstRequest => bytes.push(0),
+                Anchor::Epoch => bytes.push(1),
+                Anchor::Calendar(calendar) => {
+                    bytes.push(2);
+                    // Our clock only says which edges the script may need: it picks by its own.
+                    let now = now.unwrap_or_else(|| Timestamp::from_micros(wall_now_us()));
+                    for edge in calendar.edges_around(now) {
+                        bytes.extend(edge.to_be_bytes());
+                    }
+                }
+            }
         }
         Rule::SlidingCounter(rule) => {
             add(&[count, window_us]);
