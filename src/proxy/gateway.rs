@@ -16,7 +16,7 @@ use super::settle::Unsettled;
 use super::wait::Room;
 use crate::answer;
 use crate::check::{Demand, KeySecret};
-use crate::clock::{Clock, wall_now_us};
+use crate::clock::{Clock, monotonic_now, wall_now_us};
 use crate::config::{Config, StoreKind, Target};
 use crate::decide::Rule;
 use crate::record::access_log::AccessLog;
@@ -107,7 +107,7 @@ impl Gateway {
             metrics,
             access_log: Arc::new(AccessLog::new(config.logs.json)),
             pools: pools(&config),
-            load: Load::new(config.load_shedding),
+            load: Load::new(config.load_shedding, monotonic_now()),
             room: Room::new(config.server.max_waiting),
             unqueued: unqueued(&config),
             unsettled: Unsettled::default(),

@@ -30,10 +30,10 @@ pub struct Families {
     registry: Registry,
     /// Requests being served.
     pub in_flight: IntGauge,
-    /// Requests that count towards `load_limit`.
-    pub load_in_flight: IntGauge,
-    /// How many there may be.
-    pub load_limit: IntGauge,
+    /// Requests in flight, and those of them that are unanswered.
+    pub load_requests: [IntGauge; 2],
+    /// How many of each there may be.
+    pub load_limits: [IntGauge; 2],
     /// Requests turned away because the gateway was full, by priority and reason.
     shed: [[IntCounter; Reason::ALL.len()]; Priority::ALL.len()],
     /// Connections of clients.
@@ -99,6 +99,9 @@ impl Families {
             "Requests turned away because the gateway was full.",
             &["priority", "reason"],
         )?;
+        let states = |gauges: IntGaugeVec| {
+            ["in_flight", "unanswered"].map(|state| gauges.with_label_values(&[state]))
+        };
         let nodes = make.gauges(
             "tollgate_store_nodes",
             "Servers of the shared store, by whether they are asked.",
@@ -148,14 +151,16 @@ impl Families {
                 &["route", "policy", "decision", "source"],
             )?,
             in_flight: make.gauge("tollgate_http_in_flight_requests", "Requests being served.")?,
-            load_in_flight: make.gauge(
-                "tollgate_load_in_flight_requests",
-                "Requests that count towards tollgate_load_limit.",
-            )?,
-            load_limit: make.gauge(
+            load_requests: states(make.gauges(
+                "tollgate_load_requests",
+                "Requests that load shedding counts.",
+                &["state"],
+            )?),
+            load_limits: states(make.gauges(
                 "tollgate_load_limit",
-                "How many requests may be in flight now; 0 without load_shedding.",
-            )?,
+                "How many of them there may be now; 0 without load shedding.",
+                &["state"],
+            )?),
             shed: Priority::ALL.map(|priority| {
                 Reason::ALL
                     .map(|reason| shed.with_label_values(&[priority.as_str(), reason.as_str()]))
