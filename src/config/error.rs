@@ -84,6 +84,10 @@ codes! {
     E036,
     /// A policy that does not say what happens when its key is missing.
     E043,
+    /// A limit that is a rate where the kind has units at once, or the other way.
+    E046,
+    /// A lease that is a number of units where the kind has a duration, or the other way.
+    E047,
     /// A `${VAR}` that is not set, or not closed.
     E050,
     /// A file that cannot be read, or holds too little.
@@ -130,6 +134,8 @@ codes! {
     W214,
     /// A policy that can never deny: another always does before it.
     W215,
+    /// A lease of concurrency that a slow store may outlast.
+    W224,
 }
 
 /// Whether it keeps the configuration from loading.

@@ -10,14 +10,16 @@ use super::ClientIpInLogs;
 use super::collections::{List, Named, Pairs};
 use super::decode::table;
 use super::items::{Item, Key, ServerAt, UseItem};
-use super::values::{CostUnits, FilePath, Percent, Size, Span, Units, Version, Whole};
+use super::values::{
+    CostUnits, FilePath, LeaseOf, LimitOf, Percent, Size, Span, Units, Version, Whole,
+};
 use super::wire::{FieldValue, HostField, Wanted};
 pub(crate) use super::words::{
     Balance, Builtin, GlobalMode, Kind, LogFormat, RateLimitFields, RequestId, StoreWord, Unmatched,
 };
 use crate::answer::{Legacy, UpstreamFields, When};
 use crate::check::{Mode, OnMissingKey, OnStoreFailure, Scope, Unit};
-use crate::decide::{Anchor, Limit};
+use crate::decide::Anchor;
 
 table! {
     /// A Tollgate configuration.
@@ -240,8 +242,8 @@ table! {
     Policy {
         /// The algorithm.
         kind: Kind, required;
-        /// Count and window: "100/min".
-        limit: Limit, required;
+        /// Count and window: "100/min". Concurrency: units in flight at once, a number.
+        limit: LimitOf, required;
         /// Buckets: the most at once; the count of the limit if left out.
         burst: Units;
         /// Leaky bucket: the longest wait; longer ones are denied. Unbounded but for burst if left out.
@@ -259,8 +261,9 @@ table! {
         /// "local" counts in each gateway apart, on purpose.
         store: Scope = "\"shared\"";
         /// The most units that a gateway takes ahead of a busy key's requests; the limit may be exceeded by so many for
-        /// each gateway. Counted in Valkey only, and on routes where it is the only policy.
-        lease: Units;
+        /// each gateway. Counted in Valkey only, and on routes where it is the only policy. Concurrency: how long what a
+        /// gateway holds counts once it is dead; 60s if left out.
+        lease: LeaseOf;
         /// Shadow counts but does not deny; off does neither.
         mode: Mode = "\"enforce\"";
         /// What is counted: requests, content-bytes, or a name of your own.

@@ -249,6 +249,7 @@ impl BackgroundService for Background {
         let gateway = self.current.get();
         tokio::spawn(flush(Arc::clone(&gateway)));
         tokio::spawn(sweep(Arc::clone(&gateway)));
+        tokio::spawn(keep_slots(Arc::clone(&gateway)));
         tokio::spawn(resolve(self.current.clone()));
         if let Some((reloader, fingerprint)) = &self.watch {
             tokio::spawn(watch(Arc::clone(reloader), fingerprint.clone()));
@@ -299,6 +300,13 @@ async fn sweep(gateway: Arc<Gateway>) {
             store.sweep(SWEEP_PART);
             yield_now().await;
         }
+    }
+}
+
+/// Tells the shared store what is in flight here, for as long as the process lives.
+async fn keep_slots(gateway: Arc<Gateway>) {
+    if let Some(store) = gateway.limiter.shared() {
+        store.keep_slots().await;
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod admin;
 mod answers;
+mod concurrency;
 mod gateway;
 mod idle;
 mod lints;

@@ -170,7 +170,7 @@ impl PolicyMetrics {
         families
             .limits
             .with_label_values(&[name, TIER])
-            .set(i64::try_from(policy.rule.limit().count.get()).unwrap_or(i64::MAX));
+            .set(i64::try_from(policy.rule.count().get()).unwrap_or(i64::MAX));
         Self {
             name: name.into(),
             units: families.units.with_label_values(&[name]),

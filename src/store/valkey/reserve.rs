@@ -80,6 +80,12 @@ impl<'a> Reserved<'a> {
         }
     }
 
+    fn decision_of(&mut self, check: &Check<'_>) -> Option<&mut (Check<'a>, Decision)> {
+        self.decided
+            .iter_mut()
+            .find(|(of, _)| of.policy.index == check.policy.index)
+    }
+
     fn add(&mut self, checks: &[Check<'a>], outcome: Result<Decided, StoreError>) {
         match outcome {
             Ok((at, decisions)) => {
@@ -156,14 +162,14 @@ impl ValkeyStore {
     async fn ask<'a>(&self, checks: &[Check<'a>], deadline: Instant) -> Reserved<'a> {
         let mut reserved = Reserved::default();
         if matches!(self.servers, Servers::One(_)) {
-            let outcome = self.make(None, Job::Decide(checks), deadline).await;
+            let outcome = self.decide(None, checks, deadline).await;
             reserved.add(checks, outcome.map_err(StoreError::from));
             return reserved;
         }
         let parts = by_slot(checks, |check| check);
         let calls = parts
             .iter()
-            .map(|(slot, part)| self.make(Some(*slot), Job::Decide(part), deadline));
+            .map(|(slot, part)| self.decide(Some(*slot), part, deadline));
         let mut scattered = Vec::new();
         for ((slot, part), outcome) in parts.iter().zip(join_all(calls).await) {
             match outcome {
@@ -176,17 +182,50 @@ impl ValkeyStore {
         reserved.is_scattered = !scattered.is_empty();
         let calls = scattered
             .iter()
-            .map(|(slot, part)| self.make(Some(*slot), Job::Decide(part), deadline));
+            .map(|(slot, part)| self.decide(Some(*slot), part, deadline));
         for ((_, part), outcome) in scattered.iter().zip(join_all(calls).await) {
             reserved.add(part, outcome.map_err(StoreError::from));
         }
         reserved
     }
 
+    /// Makes the call that decides these, and keeps track of what it takes of concurrency.
+    async fn decide(
+        &self,
+        slot: Option<u16>,
+        checks: &[Check<'_>],
+        deadline: Instant,
+    ) -> Result<Decided, Failed> {
+        let asking = self
+            .slots
+            .ask(&self.prefix, checks, monotonic_now())
+            .ok_or_else(|| Failed::Final(StoreError::Full))?;
+        let outcome = self
+            .make(slot, Job::Decide(checks, &asking), deadline)
+            .await;
+        match &outcome {
+            Ok((at, decisions)) => {
+                let charged = charged(checks, decisions, *at);
+                asking.end(|index| charged.iter().any(|(check, _)| check.policy.index == index));
+            }
+            Err(failed) if !failed.may_have_run() => asking.end(|_| false),
+            Err(_) => drop(asking),
+        }
+        outcome
+    }
+
     /// Gives back what a request charged that is denied after all, as far as nobody gains by it, and has the decisions
     /// tell what is left then. What cannot be given back within the store's deadline stays charged.
     pub async fn give_back(&self, reserved: &mut Reserved<'_>) {
-        let charged = std::mem::take(&mut reserved.charged);
+        let (lent, charged): (Vec<_>, Vec<_>) = std::mem::take(&mut reserved.charged)
+            .into_iter()
+            .partition(|(check, _)| check.rule.lends());
+        for (check, _) in lent {
+            self.release(&check);
+            if let Some((_, decision)) = reserved.decision_of(&check) {
+                decision.give_back(check.rule, check.cost);
+            }
+        }
         if charged.is_empty() {
             return;
         }
@@ -214,10 +253,7 @@ impl ValkeyStore {
         });
         for ((_, part), left) in parts.iter().zip(join_all(calls).await) {
             for ((check, _), left) in part.iter().zip(left) {
-                let is_of = |decided: &&mut (Check<'_>, Decision)| {
-                    decided.0.policy.index == check.policy.index
-                };
-                if let Some((_, decision)) = reserved.decided.iter_mut().find(is_of) {
+                if let Some((_, decision)) = reserved.decision_of(check) {
                     decision.tell_of(&left);
                 }
             }
