@@ -51,7 +51,7 @@ if concurrencies > 0 then
     }
     for i = 1, #fields, 2 do
       local holder, value, held = fields[i], fields[i + 1], nil
-      if #value == 20 then
+      if #holder == 12 and #value == 20 then
         local units, stamp, lease_us = unpack(">I6I7I7", value)
         -- A stamp from the future means that the clock stepped back: read it as if it were now.
         if stamp > now then
@@ -97,12 +97,13 @@ if concurrencies > 0 then
     return slots
   end
 
-  -- Holds so many units more, or less if that is below 0, for another lease. What stands in other fields of the same
+  -- Holds so many units more, or less if that is below 0, for another lease. What stands in earlier fields of the same
   -- gateway is of calls that nobody knows the outcome of, and goes. Returns how many units are held then.
   local function hold(rule, slots, more)
-    local gateway = string.sub(rule.holder, 1, 8)
+    local gateway, field = unpack(">c8I4", rule.holder)
     for holder, held in pairs(slots.held) do
-      if holder ~= rule.holder and string.sub(holder, 1, 8) == gateway then
+      local of, earlier = unpack(">c8I4", holder)
+      if of == gateway and earlier < field then
         slots.held[holder], slots.used, slots.changed[holder] = nil, slots.used - held.units, true
       end
     end

@@ -88,6 +88,8 @@ codes! {
     E046,
     /// A lease that is a number of units where the kind has a duration, or the other way.
     E047,
+    /// A policy that counts no answer, or counts one and forgets it.
+    E048,
     /// A `${VAR}` that is not set, or not closed.
     E050,
     /// A file that cannot be read, or holds too little.

@@ -9,13 +9,13 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use super::batch::{self, Decided, Undecided};
 use super::failure::{Blame, Redirect, classify, is_no_script, redirect};
 use super::node::{Link, Node};
-use super::script::{self, DECIDE, HOLD, Part, REFUND, Script};
+use super::script::{self, DECIDE, HOLD, Part, SETTLE, Script};
 use super::slots::{Asking, Tell};
 use super::{SIMULATION_SLACK_MS, SLACK_MS, Servers, ValkeyStore};
 use crate::check::Check;
 use crate::clock::Clock;
-use crate::decide::{Charge, Timestamp};
-use crate::store::{Cause, StoreError};
+use crate::decide::Timestamp;
+use crate::store::{Cause, Settlement, StoreError};
 
 /// How often one call is sent on, each time by a server that did not make it.
 const TRIES_MAX: usize = 8;
@@ -27,7 +27,7 @@ const MOVING_PAUSE: Duration = Duration::from_millis(2);
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Job<'j, 'a> {
     Decide(&'j [Check<'a>], &'j Asking<'j>),
-    Refund(&'j [(Check<'a>, Charge)]),
+    Settle(&'j [Settlement<'a>]),
     Hold(&'j [Tell]),
 }
 
@@ -35,7 +35,7 @@ impl Job<'_, '_> {
     fn script(&self) -> &'static Script {
         match self {
             Self::Decide(..) => &DECIDE,
-            Self::Refund(_) => &REFUND,
+            Self::Settle(_) => &SETTLE,
             Self::Hold(_) => &HOLD,
         }
     }
@@ -48,7 +48,9 @@ impl Job<'_, '_> {
                 let part = Part::new(prefix, checks, |check| asking.holder_of(check));
                 script::call_parts(sha, [&part], now, slack_ms)
             }
-            Self::Refund(charged) => script::refund_call(sha, prefix, charged, now, slack_ms),
+            Self::Settle(settlements) => {
+                script::settle_call(sha, prefix, settlements, now, slack_ms)
+            }
             Self::Hold(tells) => script::hold_call(sha, tells, now, slack_ms),
         }
     }
@@ -56,7 +58,7 @@ impl Job<'_, '_> {
     const fn len(&self) -> usize {
         match self {
             Self::Decide(checks, _) => checks.len(),
-            Self::Refund(charged) => charged.len(),
+            Self::Settle(settlements) => settlements.len(),
             Self::Hold(tells) => tells.len(),
         }
     }

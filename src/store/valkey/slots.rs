@@ -61,7 +61,11 @@ pub struct Slots {
     gateway: u64,
     /// The number of the field that the next new key has.
     field: AtomicU32,
+    /// How often units were given back.
+    releases: AtomicU64,
     shards: Box<[Mutex<Shard>]>,
+    /// Who waits for something to be told, by shard.
+    told: [Notify; SHARDS],
     /// Keys about which there is something to tell.
     due: Mutex<VecDeque<(EntityKey, Arc<str>)>>,
     told_of_due: Notify,
@@ -92,6 +96,9 @@ struct Held {
     /// The call that tells, if one is under way.
     telling: Option<Telling>,
     is_due: bool,
+    /// The number of the last time that units were given back, and of the last one that was told of.
+    release: u64,
+    release_told: u64,
     /// When the last call was sent that the store heard.
     heard_at: Instant,
 }
@@ -104,6 +111,7 @@ struct Telling {
     least: u64,
     /// ... and how much more, by calls that were under way at the same time.
     more_at_most: u64,
+    release: u64,
     sent_at: Instant,
 }
 
@@ -156,7 +164,9 @@ impl Slots {
         Self {
             gateway,
             field: AtomicU32::new(0),
+            releases: AtomicU64::new(0),
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            told: [const { Notify::const_new() }; SHARDS],
             due: Mutex::default(),
             told_of_due: Notify::new(),
             units: AtomicU64::new(0),
@@ -264,9 +274,53 @@ impl Slots {
         if let Some(held) = shard.get_mut(&key) {
             let units = check.cost.units().min(held.units);
             held.units -= units;
+            held.release = self
+                .releases
+                .fetch_add(1, Ordering::Relaxed)
+                .wrapping_add(1);
             self.units.fetch_sub(units, Ordering::Relaxed);
         }
         self.look_after(&mut shard, &key, now);
+    }
+
+    /// Waits until what was given back before, of what `checks` ask for, is told: whoever has seen a request end finds its
+    /// units free, by this gateway. It is waited for once, whatever becomes of the call that tells.
+    pub async fn settled(&self, prefix: &str, checks: &[Check<'_>], now: Instant) {
+        for check in checks {
+            if !check.rule.lends() || check.cost.units() == 0 {
+                continue;
+            }
+            let key = Arc::from(key(prefix, check));
+            let mut until = None;
+            while let Some(told) = self.told_in(check.entity).map(Notify::notified) {
+                if self.is_settled(check.entity, &key, &mut until, now) {
+                    break;
+                }
+                told.await;
+            }
+        }
+    }
+
+    /// Whether as much was told of as had been given back when this was asked first.
+    fn is_settled(
+        &self,
+        entity: EntityKey,
+        key: &Arc<str>,
+        until: &mut Option<u64>,
+        now: Instant,
+    ) -> bool {
+        let Some(mut shard) = self.shard(entity) else {
+            return true;
+        };
+        let Some(held) = shard.get_mut(key) else {
+            return true;
+        };
+        let until = *until.get_or_insert(held.release);
+        let is_settled = held.release_told >= until || held.asking_before > 0;
+        if !is_settled && held.wants(now) {
+            self.put_due(held, key);
+        }
+        is_settled
     }
 
     /// Nothing is in flight any more: the process ends.
@@ -328,12 +382,20 @@ impl Slots {
 
     /// What became of a call that told.
     pub fn heard(&self, tell: &Tell, heard: Heard, now: Instant) {
+        self.note(tell, heard, now);
+        if let Some(told) = self.told_in(tell.entity) {
+            told.notify_waiters();
+        }
+    }
+
+    fn note(&self, tell: &Tell, heard: Heard, now: Instant) {
         let Some(mut shard) = self.shard(tell.entity) else {
             return;
         };
         if let Some(held) = shard.get_mut(&tell.key)
             && let Some(telling) = held.telling.take()
         {
+            held.release_told = held.release_told.max(telling.release);
             match heard {
                 Heard::NotMade => {}
                 // It was about a field that another has taken the place of since.
@@ -366,9 +428,12 @@ impl Slots {
     }
 
     fn shard(&self, entity: EntityKey) -> Option<MutexGuard<'_, Shard>> {
-        // Other bits than the local store's shards go by.
-        let [first, ..] = entity.0;
-        self.shards.get(usize::from(first) % SHARDS).map(locked)
+        self.shards.get(shard_of(entity)).map(locked)
+    }
+
+    /// Who waits for what is told of a shard.
+    fn told_in(&self, entity: EntityKey) -> Option<&Notify> {
+        self.told.get(shard_of(entity))
     }
 
     fn held<'h>(
@@ -383,6 +448,7 @@ impl Slots {
             return None;
         }
         let field = self.field.load(Ordering::Relaxed);
+        let release = self.releases.load(Ordering::Relaxed);
         let held = shard.entry(Arc::clone(key)).or_insert_with(|| Held {
             entity,
             rule: *rule,
@@ -395,6 +461,8 @@ impl Slots {
             is_torn: false,
             telling: None,
             is_due: false,
+            release,
+            release_told: release,
             heard_at: now,
         });
         held.rule = *rule;
@@ -495,6 +563,7 @@ impl Held {
             more,
             least: self.units,
             more_at_most: self.asked,
+            release: self.release,
             sent_at: now,
         });
         Some(Tell {
@@ -529,6 +598,12 @@ impl Drop for Asked<'_> {
     fn drop(&mut self) {
         self.slots.answered(self);
     }
+}
+
+/// Other bits than the local store's shards go by.
+fn shard_of(entity: EntityKey) -> usize {
+    let [first, ..] = entity.0;
+    usize::from(first) % SHARDS
 }
 
 /// How long what is held counts after it was last heard of.

@@ -1,0 +1,1 @@
+//! Concurrency as an operator runs it.
