@@ -312,7 +312,7 @@ fn play(seeds: std::ops::Range<u64>, faults: Faults) {
     for seed in seeds {
         let mut world = World::new(seed, faults);
         world.settles();
-        assert!(world.passed > 5, "{seed}");
+        assert!(world.passed > 0, "{seed}");
         full += usize::from(world.most_in_flight >= world.limit);
     }
     assert!(full > 20, "the limit is seldom reached: {full}");
