@@ -10,6 +10,7 @@ use tracing::warn;
 
 use super::context::{Context, Denied, Ruled};
 use super::gateway::Gateway;
+use super::slot::Slot;
 use super::wait::Place;
 use super::{head, tally};
 use crate::answer::{self, Answer, Asked, Refusal};
@@ -86,6 +87,10 @@ async fn decide<'g>(
     ctx.place = place(gateway, &mut demanded);
     let outcome = gateway.limiter.decide(&demanded.checks).await;
     ctx.settling.hold(config, &outcome.charged);
+    let lent = outcome.charged.iter();
+    ctx.slots = lent
+        .filter_map(|charged| Slot::new(&ctx.gateway, charged))
+        .collect();
     tally::decisions(gateway, ctx, &demanded, &outcome);
     ctx.rulings = outcome
         .rulings

@@ -17,6 +17,8 @@ mod calendar;
 mod callers;
 mod cases;
 mod cluster;
+mod concurrency;
+mod concurrency_script;
 mod drain;
 mod exactly;
 mod failover;
