@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use super::policies::Common;
 use super::{Builder, non_zero, value};
+use crate::check::Scope;
 use crate::clock::micros;
+use crate::config::decode::At;
 use crate::config::error::{Code, Finding};
 use crate::config::file::{Kind, Policy as Written};
 use crate::config::source::Place;
@@ -65,35 +67,74 @@ impl Builder<'_> {
 
     /// A lease is units, or a time; and of a time it matters whether the store is heard of in it.
     pub(super) fn check_lease(&self, common: &Common<'_>, written: &Written) {
-        let (Some(kind), Some(lease)) = (value(&written.kind), &written.lease) else {
+        let (Some(kind), name) = (value(&written.kind), common.name) else {
             return;
         };
-        let name = common.name;
-        match (kind, lease.value) {
-            (Kind::Concurrency, LeaseOf::Units(units)) => self.error(
-                Code::E047,
-                lease.place,
-                format!("`lease` of policy `{name}` is a number: of kind \"concurrency\" it is a duration"),
-                format!("say how long what a dead gateway holds still counts: lease = \"{units}s\""),
-            ),
-            (Kind::Concurrency, LeaseOf::Time(time)) if time < common.patience * RENEWALS => {
-                let least = duration_text(common.patience * RENEWALS);
-                self.findings.add(
-                    Finding::new(
-                        Code::W224,
-                        lease.place,
-                        format!("the lease of policy `{name}` may end while a slow store is waited for: slots that are held would count as free"),
-                    )
-                    .help(format!("write at least lease = \"{least}\", three times the longer of store.timeout and store.connect_timeout")),
-                );
+        match (kind, &written.lease) {
+            (Kind::Concurrency, lease) if value(&written.store) == Some(Scope::Shared) => {
+                self.check_lease_time(common, written, lease.as_ref());
             }
-            (Kind::Concurrency, LeaseOf::Time(_)) | (Kind::LeakyBucket, _) | (_, LeaseOf::Units(_)) => {}
-            (_, LeaseOf::Time(_)) => self.error(
-                Code::E047,
-                lease.place,
-                format!("`lease` of policy `{name}` is a duration: of kind \"{}\" it is a number of units", kind.as_str()),
-                "say how many units a gateway may take ahead: lease = 100",
-            ),
+            // What does not belong there at all is reported elsewhere.
+            (Kind::Concurrency | Kind::LeakyBucket, _) | (_, None) => {}
+            (_, Some(lease)) => {
+                if let LeaseOf::Time(_) = lease.value {
+                    self.error(
+                        Code::E047,
+                        lease.place,
+                        format!(
+                            "`lease` of policy `{name}` is a duration: of kind \"{}\" it is a number of units",
+                            kind.as_str()
+                        ),
+                        "say how many units a gateway may take ahead: lease = 100",
+                    );
+                }
+            }
+        }
+    }
+
+    fn check_lease_time(
+        &self,
+        common: &Common<'_>,
+        written: &Written,
+        lease: Option<&At<LeaseOf>>,
+    ) {
+        let name = common.name;
+        let (time, place) = match (lease, &written.kind) {
+            (Some(lease), _) => match lease.value {
+                LeaseOf::Time(time) => (time, lease.place),
+                LeaseOf::Units(units) => {
+                    self.error(
+                        Code::E047,
+                        lease.place,
+                        format!(
+                            "`lease` of policy `{name}` is a number: of kind \"concurrency\" it is a duration"
+                        ),
+                        format!("say how long what a dead gateway holds still counts: lease = \"{units}s\""),
+                    );
+                    return;
+                }
+            },
+            (None, Some(kind)) => (LEASE, kind.place),
+            (None, None) => return,
+        };
+        let least = common.patience * RENEWALS;
+        if time < least {
+            let least = duration_text(least);
+            self.findings.add(
+                Finding::new(
+                    Code::W224,
+                    place,
+                    format!(
+                        "the lease of policy `{name}`, {}, may end while a slow store is waited for: slots that are \
+                         held would count as free",
+                        duration_text(time)
+                    ),
+                )
+                .help(format!(
+                    "write at least lease = \"{least}\", three times the longer of store.timeout and \
+                     store.connect_timeout"
+                )),
+            );
         }
     }
 }

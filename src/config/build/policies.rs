@@ -231,6 +231,23 @@ impl Builder<'_> {
         };
         let misplaced = [
             place(
+                "count",
+                match &written.count {
+                    Some(At {
+                        value: Count::By(_),
+                        place,
+                    }) => Some(*place),
+                    _ => None,
+                },
+                &[
+                    Kind::FixedWindow,
+                    Kind::SlidingLog,
+                    Kind::SlidingCounter,
+                    Kind::TokenBucket,
+                    Kind::LeakyBucket,
+                ],
+            ),
+            place(
                 "burst",
                 written.burst.as_ref().map(|at| at.place),
                 &[Kind::TokenBucket, Kind::LeakyBucket],
