@@ -134,7 +134,8 @@ codes! {
     W214,
     /// A policy that can never deny: another always does before it.
     W215,
-    /// Load shedding that never happens: a priority without it, or more in flight than can be.
+    /// Load shedding that never happens: a priority without it, more in flight than can be, or a target that no upstream is
+    /// given the time to miss.
     W220,
 }
 
