@@ -148,7 +148,8 @@ codes! {
     W215,
     /// A route is limited only for those who show who they are.
     W217,
-    /// Load shedding that never happens: a priority without it, or more in flight than can be.
+    /// Load shedding that never happens: a priority without it, more in flight than can be, or a target that no upstream is
+    /// given the time to miss.
     W220,
     /// A lease of concurrency that a slow store may outlast.
     W224,

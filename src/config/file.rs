@@ -287,6 +287,8 @@ table! {
         key: Key, required;
         /// What becomes of a request that lacks a part of the key.
         on_missing_key: OnMissingKey;
+        /// Whether preflights are counted, which carry no credentials; if left out, only those of store = "local" are.
+        preflights: bool;
         /// What becomes of a request when the store gives no decision; store.on_failure if left out.
         on_store_failure: OnStoreFailure;
         /// "local" counts in each gateway apart, on purpose.

@@ -166,6 +166,11 @@ fn sentence(policy: &Policy, prefixes: Prefixes) -> String {
     if policy.scope == Scope::Local {
         text.push_str(", in each gateway apart");
     }
+    match (policy.preflights, policy.scope) {
+        (true, Scope::Shared) => text.push_str(", preflights too"),
+        (false, Scope::Local) => text.push_str(", but for preflights"),
+        _ => {}
+    }
     if let Some(lease) = policy.lease {
         let _ = write!(text, ", up to {lease} more for each gateway, taken ahead");
     }

@@ -82,7 +82,7 @@ async fn decide<'g>(
         params: &matched.params,
     };
     let mut demanded = demand(&matched.route.demands, &caller, &config.store.key_secret);
-    tally::missing_keys(gateway, ctx, &demanded);
+    tally::not_asked(gateway, ctx, &demanded);
     refuse_without_key(&demanded)?;
     ctx.place = place(gateway, &mut demanded);
     let outcome = gateway.limiter.decide(&demanded.checks).await;

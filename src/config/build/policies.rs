@@ -161,6 +161,8 @@ impl Builder<'_> {
             key: sources,
             // Where the key cannot be missing, nobody asks; routes see to it where it can.
             on_missing_key: value(&written.on_missing_key).unwrap_or(OnMissingKey::Skip),
+            preflights: value(&written.preflights)
+                .unwrap_or(value(&written.store)? == Scope::Local),
             on_store_failure: value(&written.on_store_failure).unwrap_or(common.on_failure),
             scope: value(&written.store)?,
             lease: match value(&written.lease) {
