@@ -82,8 +82,8 @@ if fixed_windows > 0 then
     return repaired, answer(rule, used, left, 0, retry_after)
   end
 
-  local refund
-  if gives_back then
+  local refund, charge_late
+  if settles then
     -- Whether what was charged at `at` counts in the kept window, and that has not ended at `now`.
     local function counts(rule, kept_start, at, now)
       if at < kept_start then return false end
@@ -100,10 +100,16 @@ if fixed_windows > 0 then
       used = max(used - charged.cost, 0)
       return used > 0 and keep(start, used) or ""
     end
+
+    -- Charges `cost` whatever the limit.
+    function charge_late(rule, kept, cost, now)
+      local start, _, used = window_at(rule, kept, now)
+      return keep(start, min(used + cost, USED_MAX))
+    end
   end
 
   for _ = 1, fixed_windows do
-    local rule, anchor = { decide = decide, refund = refund }, nil
+    local rule, anchor = { decide = decide, refund = refund, charge_late = charge_late }, nil
     rule.limit, rule.window_us, anchor, at = unpack(">I7I7B", asked, at)
     rule.is_aligned = anchor > 0
     if anchor == 2 then

@@ -86,6 +86,8 @@ codes! {
     E043,
     /// Not a time zone, or a calendar that the limit does not go with.
     E044,
+    /// A policy that counts no answer, or counts one and forgets it.
+    E048,
     /// A `${VAR}` that is not set, or not closed.
     E050,
     /// A file that cannot be read, or holds too little.

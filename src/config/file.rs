@@ -9,11 +9,11 @@ use tracing::level_filters::LevelFilter;
 use super::ClientIpInLogs;
 use super::collections::{List, Named, Pairs};
 use super::decode::table;
-use super::items::{Item, Key, ServerAt, UseItem};
+use super::items::{Count, Item, Key, ServerAt, UseItem};
 use super::moments::{AnchorAt, ZoneName};
 use super::units::Rate;
 use super::values::{CostUnits, FilePath, Percent, Size, Span, Units, Version, Whole};
-use super::wire::{FieldValue, HostField, Wanted};
+use super::wire::{FieldValue, HostField, StatusItem, Wanted};
 pub(crate) use super::words::{
     Balance, Builtin, GlobalMode, Kind, LogFormat, RateLimitFields, RequestId, StoreWord, Unmatched,
 };
@@ -270,6 +270,8 @@ table! {
         unit: Unit = "\"requests\"";
         /// What a request takes where a route does not say; 0 only looks.
         cost: CostUnits = "1";
+        /// Which requests are counted: all, or those whose answer has one of these statuses.
+        count: Count = "\"all\"";
         /// Which of the rejects answers for it.
         reject: String = "\"default\"";
         /// Whether answers tell of it in their fields.
@@ -284,6 +286,18 @@ table! {
         calendar: CalendarUnit, required;
         /// Whose midnight it is: a time zone of the IANA database, as "Europe/Berlin" or "UTC".
         tz: ZoneName, required;
+    }
+}
+
+table! {
+    /// Which answers a policy counts. A request is charged when it comes, and given that back if its answer does not count.
+    CountTable {
+        /// Those that count: 401, or "4xx" for all from 400 to 499. All if left out.
+        status: List<StatusItem>;
+        /// Those of them that do not.
+        not_on: List<StatusItem>;
+        /// Those after which all that was counted of the caller is forgotten.
+        reset_on: List<StatusItem>;
     }
 }
 

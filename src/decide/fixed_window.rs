@@ -187,6 +187,16 @@ impl FixedWindow {
         kept.start > now || is_this
     }
 
+    /// Charges `cost` whatever the limit.
+    #[must_use]
+    pub fn charge_late(&self, kept: Option<State>, cost: Cost, now: Timestamp) -> State {
+        let window = self.window_at(kept, now).state;
+        State {
+            used: window.used.saturating_add(cost.units()).min(USED_MAX),
+            ..window
+        }
+    }
+
     /// Gives back what `charge` took, if that was in this window and it has not ended; `None` if nothing is used any more.
     #[must_use]
     pub fn refund(&self, kept: State, charge: Charge, now: Timestamp) -> Option<State> {

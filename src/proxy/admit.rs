@@ -74,6 +74,7 @@ async fn decide<'g>(
     refuse_without_key(&demanded)?;
     ctx.place = place(gateway, &mut demanded);
     let outcome = gateway.limiter.decide(&demanded.checks).await;
+    ctx.settling.hold(config, &outcome.charged);
     tally::decisions(gateway, ctx, &demanded, &outcome);
     ctx.rulings = outcome
         .rulings

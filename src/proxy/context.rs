@@ -9,6 +9,7 @@ use http::HeaderValue;
 use prometheus::IntGauge;
 
 use super::gateway::Gateway;
+use super::settle::Settling;
 use super::wait::Place;
 use crate::check::{Check, EntityKey, Identity, Policy, Ruling, Source};
 use crate::client::Client;
@@ -39,6 +40,8 @@ pub struct Context {
     pub admitted: Option<Duration>,
     /// What was decided.
     pub rulings: Vec<Ruled>,
+    /// What was charged and is not final.
+    pub settling: Settling,
     /// Policies whose key was missing.
     pub missing_key: Vec<Arc<Policy>>,
     /// Whether our own answer, not the upstream's, was a denial, and the wait it told.
@@ -81,15 +84,53 @@ pub struct Forwarding {
     pub body_bytes: u64,
 }
 
-/// A ruling that owns its policy.
+/// A check that owns what it is about.
 #[derive(Clone, Debug)]
-pub struct Ruled {
+pub struct OwnCheck {
     policy: Arc<Policy>,
     /// What it was decided by: the policy's own, or another in its place.
     rule: Rule,
     entity: EntityKey,
     cost: Cost,
     shadow: bool,
+}
+
+impl OwnCheck {
+    /// Keeps a check; `policies` are the configuration's.
+    #[must_use]
+    pub fn new(check: &Check<'_>, policies: &[Arc<Policy>]) -> Option<Self> {
+        Some(Self {
+            policy: Arc::clone(policies.get(check.policy.index)?),
+            rule: check.rule.clone(),
+            entity: check.entity,
+            cost: check.cost,
+            shadow: check.shadow,
+        })
+    }
+
+    /// The policy.
+    #[must_use]
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// The check.
+    #[must_use]
+    pub fn as_check(&self) -> Check<'_> {
+        Check {
+            policy: &self.policy,
+            rule: &self.rule,
+            entity: self.entity,
+            cost: self.cost,
+            shadow: self.shadow,
+        }
+    }
+}
+
+/// A ruling that owns its check.
+#[derive(Clone, Debug)]
+pub struct Ruled {
+    check: OwnCheck,
     decision: Decision,
     source: Source,
 }
@@ -99,27 +140,28 @@ impl Ruled {
     #[must_use]
     pub fn new(ruling: &Ruling<'_>, policies: &[Arc<Policy>]) -> Option<Self> {
         Some(Self {
-            policy: Arc::clone(policies.get(ruling.check.policy.index)?),
-            rule: ruling.check.rule.clone(),
-            entity: ruling.check.entity,
-            cost: ruling.check.cost,
-            shadow: ruling.check.shadow,
+            check: OwnCheck::new(&ruling.check, policies)?,
             decision: ruling.decision,
             source: ruling.source,
         })
+    }
+
+    /// The policy.
+    #[must_use]
+    pub fn policy(&self) -> &Policy {
+        &self.check.policy
+    }
+
+    /// Has its decision tell what `found`, a look at cost 0, finds.
+    pub const fn tell_of(&mut self, found: &Decision) {
+        self.decision.tell_of(found);
     }
 
     /// The ruling.
     #[must_use]
     pub fn as_ruling(&self) -> Ruling<'_> {
         Ruling {
-            check: Check {
-                policy: &self.policy,
-                rule: &self.rule,
-                entity: self.entity,
-                cost: self.cost,
-                shadow: self.shadow,
-            },
+            check: self.check.as_check(),
             decision: self.decision,
             source: self.source,
         }
@@ -143,6 +185,7 @@ impl Context {
             route: None,
             admitted: None,
             rulings: Vec::new(),
+            settling: Settling::new(Arc::clone(&gateway)),
             missing_key: Vec::new(),
             denied: None,
             queued: Duration::ZERO,

@@ -11,6 +11,7 @@ use tracing::{info, warn};
 
 use super::context::Context;
 use super::pool::Pool;
+use super::settle::Unsettled;
 use super::wait::Room;
 use crate::answer;
 use crate::check::{Demand, KeySecret, Policy};
@@ -41,6 +42,8 @@ pub struct Gateway {
     pub room: Room,
     /// For each leaky bucket the rule by which nobody waits, for when there is no room to; by policy.
     pub unqueued: Box<[Option<Rule>]>,
+    /// Requests that have ended, and whose charges are being settled.
+    pub unsettled: Unsettled,
     /// Whether the log says that a forwarding header is not read: once is enough.
     pub told_of_forwarding: AtomicBool,
 }
@@ -99,6 +102,7 @@ impl Gateway {
             pools: pools(&config),
             room: Room::new(config.server.max_waiting),
             unqueued: unqueued(&config),
+            unsettled: Unsettled::default(),
             told_of_forwarding: AtomicBool::new(false),
             config,
         };
@@ -122,6 +126,7 @@ impl Gateway {
             pools: pools(&config),
             room: self.room.clone(),
             unqueued: unqueued(&config),
+            unsettled: self.unsettled.clone(),
             told_of_forwarding: AtomicBool::new(false),
             config,
         }

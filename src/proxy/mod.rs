@@ -18,6 +18,7 @@ pub mod pool;
 pub mod reload;
 pub mod respond;
 pub mod serve;
+pub mod settle;
 mod stop;
 pub mod tally;
 mod unread;
@@ -135,6 +136,7 @@ impl ProxyHttp for Proxy {
         _session: &mut Session,
         ctx: &mut Context,
     ) -> pingora::Result<Box<HttpPeer>> {
+        ctx.settling.hand_on();
         forward::peer(ctx)
     }
 
@@ -171,6 +173,9 @@ impl ProxyHttp for Proxy {
         if head.status == StatusCode::SWITCHING_PROTOCOLS {
             // What comes from now on is no body of a request.
             guarded::body_is_read(session.downstream_session.stream());
+        }
+        if !head.status.is_informational() || head.status == StatusCode::SWITCHING_PROTOCOLS {
+            settle::by_status(ctx, head.status).await;
         }
         let client_version = session.req_header().version;
         if client_version == http::Version::HTTP_10
@@ -212,6 +217,7 @@ impl ProxyHttp for Proxy {
         {
             session.set_keepalive(None);
             let head = session.req_header().as_ref().clone();
+            settle::by_status(ctx, status).await;
             let answer = admit::failed(&Arc::clone(&ctx.gateway), &head, ctx, status);
             // Who cannot be told is gone.
             let _ = respond::send(session, answer).await;
@@ -245,30 +251,18 @@ async fn serve_here(
     let Some(route) = ctx.route.clone() else {
         return Ok(false);
     };
-    let answer = match &route.action {
-        Action::Respond(status, body) => respond::fixed(
-            gateway,
-            session,
-            ctx,
-            *status,
-            body.clone(),
-            "text/plain; charset=utf-8",
-        ),
+    let (status, body, content_type) = match &route.action {
+        Action::Respond(status, body) => (*status, body.clone(), "text/plain; charset=utf-8"),
         Action::Forward(index) => match gateway.config.upstreams.get(*index).map(|up| &up.target) {
             Some(Target::Echo) => {
                 let body = respond::echo(session, ctx, &route);
-                respond::fixed(
-                    gateway,
-                    session,
-                    ctx,
-                    StatusCode::OK,
-                    body,
-                    "application/json",
-                )
+                (StatusCode::OK, body, "application/json")
             }
             _ => return Ok(false),
         },
     };
+    settle::by_status(ctx, status).await;
+    let answer = respond::fixed(gateway, session, ctx, status, body, content_type);
     respond::send(session, answer).await?;
     Ok(true)
 }

@@ -26,6 +26,7 @@ mod floods;
 mod instances;
 mod leaky;
 mod login;
+mod outcomes;
 mod privacy;
 mod protocol;
 mod quickstart;

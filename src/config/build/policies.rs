@@ -8,18 +8,21 @@ use super::answers::DEFAULT;
 use super::calendars::Calendars;
 use super::routes::uses_of;
 use super::{Builder, by_name, non_zero, value};
+use crate::check::outcome::Statuses;
 use crate::check::{
-    Generation, KeySource, Mode, OnMissingKey, OnStoreFailure, Policy, Scope, Shares,
+    Generation, KeySource, Mode, OnMissingKey, OnStoreFailure, Outcomes, Policy, Scope, Shares,
 };
 use crate::clock::micros;
 use crate::config::Store;
-use crate::config::collections::Named;
+use crate::config::collections::{List, Named};
 use crate::config::decode::At;
 use crate::config::error::{Code, Finding};
 use crate::config::file::{File, GlobalMode, Kind, Policy as Written, Reject};
+use crate::config::items::Count;
 use crate::config::key_source::is_unverified;
 use crate::config::moments::AnchorAt;
 use crate::config::source::Place;
+use crate::config::wire::StatusItem;
 use crate::decide::{
     Cost, FixedWindow, LeakyBucket, Rule, SlidingCounter, SlidingLog, TokenBucket, TooLarge,
 };
@@ -123,6 +126,7 @@ impl Builder<'_> {
         self.check_allowed(common.name, written);
         let reject = self.reject_of(common, written);
         let rule = self.rule(common, written);
+        let outcomes = self.outcomes(common.name, written);
         let key = written.key.as_ref()?;
         let rule = rule?;
         let sources: Box<[KeySource]> = key
@@ -151,12 +155,56 @@ impl Builder<'_> {
                 Some(lease) => Some(non_zero(lease.value.0)?),
                 None => None,
             },
-            given_back: common.given_back.contains(common.name),
+            outcomes: outcomes?,
+            given_back: common.given_back.contains(common.name) || outcomes?.is_some(),
             mode,
             unit: value(&written.unit)?,
             reject: reject?,
             advertise: value(&written.advertise)?,
         })
+    }
+
+    /// Which answers count; an inner `None` for all of them.
+    fn outcomes(&self, name: &str, written: &Written) -> Option<Option<Outcomes>> {
+        let count = written.count.as_ref()?;
+        let Count::By(table) = &count.value else {
+            return Some(None);
+        };
+        let lists = [&table.status, &table.not_on, &table.reset_on];
+        let is_whole = |list: &&Option<At<List<StatusItem>>>| {
+            list.as_ref().is_none_or(|list| list.value.complete)
+        };
+        if !table.unread.is_empty() || !lists.iter().all(is_whole) {
+            return None;
+        }
+        let all = |list: &Option<At<List<StatusItem>>>| {
+            let items = list.iter().flat_map(|list| &list.value.items);
+            items.fold(Statuses::default(), |all, item| all.and(item.value.0))
+        };
+        let counted = match &table.status {
+            Some(_) => all(&table.status),
+            None => Statuses::ALL,
+        };
+        let (counted, resetting) = (counted.but(all(&table.not_on)), all(&table.reset_on));
+        if counted.is_empty() {
+            self.error(
+                Code::E048,
+                count.place,
+                format!("`count` of policy `{name}` counts no answer: it limits nothing"),
+                "write the statuses that count: count = { status = [401, 403] }",
+            );
+            return None;
+        }
+        if table.status.is_some() && counted.but(resetting) != counted {
+            self.error(
+                Code::E048,
+                count.place,
+                format!("`count` of policy `{name}` counts an answer and forgets all after it"),
+                "take the status out of `status`, or out of `reset_on`",
+            );
+            return None;
+        }
+        Some(Some(Outcomes { counted, resetting }))
     }
 
     /// Fields that mean something for some kinds only.

@@ -38,6 +38,8 @@ pub struct Families {
     pub overhead: Histogram,
     /// How long the shared store took to decide.
     pub store_check: Histogram,
+    /// How long it took to correct what was charged.
+    pub store_settle: Histogram,
     /// Whether the shared store answers.
     pub store_up: IntGauge,
     /// Servers of the shared store that are asked (breaker closed), and that are left alone (open).
@@ -92,6 +94,12 @@ impl Families {
             "Requests refused or cut off for their form, their size or their slowness.",
             &["reason"],
         )?;
+        let store_durations = make.histograms(
+            "tollgate_store_request_duration_seconds",
+            "How long the shared store took.",
+            &["op"],
+            &STORE_BUCKETS,
+        )?;
         let families = Self {
             requests: make.counters(
                 "tollgate_http_requests_total",
@@ -119,14 +127,8 @@ impl Families {
                 "The gateway's own time in a request, without queue and upstream.",
                 &OVERHEAD_BUCKETS,
             )?,
-            store_check: make
-                .histograms(
-                    "tollgate_store_request_duration_seconds",
-                    "How long the shared store took.",
-                    &["op"],
-                    &STORE_BUCKETS,
-                )?
-                .with_label_values(&["check"]),
+            store_check: store_durations.with_label_values(&["check"]),
+            store_settle: store_durations.with_label_values(&["settle"]),
             store_errors: {
                 let errors = make.counters(
                     "tollgate_store_errors_total",

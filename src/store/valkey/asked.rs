@@ -1,4 +1,4 @@
-//! What a call asks of a script, as `lua/asked.lua`, `lua/decide.lua` and `lua/refund.lua` read it: one string of packed
+//! What a call asks of a script, as `lua/asked.lua`, `lua/decide.lua` and `lua/settle.lua` read it: one string of packed
 //! numbers. A number that is an argument of its own costs the server more than the arithmetic on it.
 
 use std::collections::HashMap;
@@ -6,7 +6,8 @@ use std::collections::HashMap;
 use super::key::key;
 use crate::check::Check;
 use crate::clock::wall_now_us;
-use crate::decide::{Anchor, Charge, Cost, Rule, Timestamp};
+use crate::decide::{Anchor, Cost, Rule, Settled, Timestamp};
+use crate::store::Settlement;
 
 /// One request, as it stands in a call.
 #[derive(Clone, Debug)]
@@ -69,19 +70,30 @@ pub(super) fn decisions<'p>(
     (keys, bytes)
 }
 
-/// What a call asks that gives back these charges, at `now` or at the server's own time.
-pub(super) fn refunds(
-    charged: &[(Check<'_>, Charge)],
+/// What a call asks that settles these charges, at `now` or at the server's own time.
+pub(super) fn settlements(
+    settlements: &[Settlement<'_>],
     now: Option<Timestamp>,
     slack_ms: u64,
 ) -> Vec<u8> {
-    let rules = Rules::of(charged.iter().map(|(check, _)| check.rule));
+    let rules = Rules::of(settlements.iter().map(|settlement| settlement.check.rule));
     let mut bytes = rules.head(now, slack_ms);
-    for (check, charge) in charged {
+    for Settlement {
+        check,
+        charge,
+        settled,
+    } in settlements
+    {
         bytes.extend(rules.number_of(check.rule).to_be_bytes());
         add_seven(&mut bytes, charge.at.as_micros());
         add_six(&mut bytes, charge.cost.units());
         add_seven(&mut bytes, charge.reset_after_us);
+        let spent = match settled {
+            Settled::Spent(cost) => cost.units(),
+            // More than any cost.
+            Settled::Forgotten => u64::MAX,
+        };
+        add_six(&mut bytes, spent);
     }
     bytes
 }
