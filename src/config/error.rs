@@ -86,6 +86,8 @@ codes! {
     E043,
     /// Not a time zone, or a calendar that the limit does not go with.
     E044,
+    /// A penalty without steps, with too many, or with one that is no longer than the one before.
+    E045,
     /// A policy that counts no answer, or counts one and forgets it.
     E048,
     /// A `${VAR}` that is not set, or not closed.
@@ -134,6 +136,8 @@ codes! {
     W214,
     /// A policy that can never deny: another always does before it.
     W215,
+    /// A penalty for all callers together.
+    W223,
 }
 
 /// Whether it keeps the configuration from loading.

@@ -23,6 +23,7 @@ pub(crate) fn policy(name: &str, rule: Rule) -> Policy {
         on_missing_key: OnMissingKey::Skip,
         on_store_failure: OnStoreFailure::Local,
         scope: Scope::Shared,
+        penalty: None,
         lease: None,
         outcomes: None,
         given_back: false,

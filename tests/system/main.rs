@@ -27,6 +27,7 @@ mod instances;
 mod leaky;
 mod login;
 mod outcomes;
+mod penalty;
 mod privacy;
 mod protocol;
 mod quickstart;

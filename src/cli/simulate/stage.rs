@@ -202,6 +202,7 @@ fn policy(rule: Rule) -> Policy {
         key: Box::new([KeySource::Global]),
         on_missing_key: OnMissingKey::Skip,
         on_store_failure: OnStoreFailure::Allow,
+        penalty: None,
         lease: None,
         outcomes: None,
         given_back: false,

@@ -60,6 +60,7 @@ pub struct Families {
     pub(super) decisions: IntCounterVec,
     pub(super) units: IntCounterVec,
     pub(super) near_limit: IntCounterVec,
+    pub(super) penalties: IntCounterVec,
     pub(super) queue_waits: HistogramVec,
     pub(super) queue_depths: IntGaugeVec,
     pub(super) limits: IntGaugeVec,
@@ -172,6 +173,11 @@ impl Families {
             near_limit: make.counters(
                 "tollgate_policy_near_limit_total",
                 "Decisions after which at most a fifth is left.",
+                &["policy"],
+            )?,
+            penalties: make.counters(
+                "tollgate_penalties_total",
+                "Penalties begun.",
                 &["policy"],
             )?,
             queue_waits: make.histograms(
@@ -289,6 +295,7 @@ impl Families {
     pub(super) fn forget_policy(&self, name: &str) {
         let _ = self.units.remove_label_values(&[name]);
         let _ = self.near_limit.remove_label_values(&[name]);
+        let _ = self.penalties.remove_label_values(&[name]);
         let _ = self.queue_waits.remove_label_values(&[name]);
         let _ = self.queue_depths.remove_label_values(&[name]);
         let _ = self.limits.remove_label_values(&[name, TIER]);

@@ -3,10 +3,10 @@
 
 use std::collections::HashMap;
 
-use super::key::key;
+use super::key::{key, penalty_key};
 use crate::check::Check;
 use crate::clock::wall_now_us;
-use crate::decide::{Anchor, Cost, Rule, Settled, Timestamp};
+use crate::decide::{Anchor, Cost, Penalty, Rule, Settled, Timestamp};
 use crate::store::Settlement;
 
 /// One request, as it stands in a call.
@@ -20,6 +20,15 @@ struct Asked {
     rule: Rule,
     cost: Cost,
     shadow: bool,
+    beside: Option<Punishing>,
+}
+
+/// The penalty beside it.
+#[derive(Clone, Debug)]
+struct Punishing {
+    key: String,
+    penalty: Penalty,
+    begins: bool,
 }
 
 impl Part {
@@ -29,6 +38,7 @@ impl Part {
             rule: check.rule.clone(),
             cost: check.cost,
             shadow: check.shadow,
+            beside: Punishing::of(prefix, check),
         });
         Self(asked.collect())
     }
@@ -39,6 +49,17 @@ impl Part {
     }
 }
 
+impl Punishing {
+    fn of(prefix: &str, check: &Check<'_>) -> Option<Self> {
+        let beside = check.beside(None)?;
+        Some(Self {
+            key: penalty_key(prefix, check)?,
+            penalty: beside.penalty.clone(),
+            begins: beside.begins,
+        })
+    }
+}
+
 /// What a call asks that decides these requests, at `now` or at the server's own time: the keys, each once, and what is
 /// asked about them.
 pub(super) fn decisions<'p>(
@@ -46,25 +67,34 @@ pub(super) fn decisions<'p>(
     now: Option<Timestamp>,
     slack_ms: u64,
 ) -> (Vec<&'p str>, Vec<u8>) {
+    let asked = || parts.clone().flat_map(|part| &part.0);
     let rules = Rules::of(
-        parts
-            .clone()
-            .flat_map(|part| &part.0)
-            .map(|asked| &asked.rule),
+        asked().map(|asked| &asked.rule),
+        asked().filter_map(|asked| Some(&asked.beside.as_ref()?.penalty)),
     );
     let mut bytes = rules.head(now, slack_ms);
     let (mut keys, mut numbers) = (Vec::new(), HashMap::new());
     for Part(checks) in parts {
         for (place, asked) in checks.iter().enumerate() {
-            let number_of_key = *numbers.entry(&*asked.key).or_insert_with(|| {
-                keys.push(&*asked.key);
-                number(keys.len())
-            });
+            let mut number_of = |key: &'p str| {
+                *numbers.entry(key).or_insert_with(|| {
+                    keys.push(key);
+                    number(keys.len())
+                })
+            };
+            let number_of_key = number_of(&asked.key);
             let is_last = place.saturating_add(1) == checks.len();
             bytes.extend(number_of_key.to_be_bytes());
             bytes.extend(rules.number_of(&asked.rule).to_be_bytes());
             add_six(&mut bytes, asked.cost.units());
-            bytes.push(u8::from(!asked.shadow) | u8::from(is_last) << 1);
+            let flags = u8::from(!asked.shadow) | u8::from(is_last) << 1;
+            let Some(beside) = &asked.beside else {
+                bytes.push(flags);
+                continue;
+            };
+            bytes.push(flags | 4 | u8::from(beside.begins) << 3);
+            bytes.extend(number_of(&beside.key).to_be_bytes());
+            bytes.extend(rules.number_of_penalty(&beside.penalty).to_be_bytes());
         }
     }
     (keys, bytes)
@@ -76,7 +106,10 @@ pub(super) fn settlements(
     now: Option<Timestamp>,
     slack_ms: u64,
 ) -> Vec<u8> {
-    let rules = Rules::of(settlements.iter().map(|settlement| settlement.check.rule));
+    let rules = Rules::of(
+        settlements.iter().map(|settlement| settlement.check.rule),
+        settlements.iter().filter_map(penalty_of),
+    );
     let mut bytes = rules.head(now, slack_ms);
     for Settlement {
         check,
@@ -94,15 +127,28 @@ pub(super) fn settlements(
             Settled::Forgotten => u64::MAX,
         };
         add_six(&mut bytes, spent);
+        let penalty = check.policy.penalty.as_ref();
+        let penalty = penalty.map_or(0, |penalty| rules.number_of_penalty(penalty));
+        bytes.extend(penalty.to_be_bytes());
     }
     bytes
 }
 
-/// The rules of a call, each once, by kind.
-struct Rules<'a>(Vec<&'a Rule>);
+fn penalty_of<'a>(settlement: &Settlement<'a>) -> Option<&'a Penalty> {
+    settlement.check.policy.penalty.as_ref()
+}
+
+/// The rules of a call, each once, by kind; and the penalties, each once.
+struct Rules<'a> {
+    rules: Vec<&'a Rule>,
+    penalties: Vec<&'a Penalty>,
+}
 
 impl<'a> Rules<'a> {
-    fn of(rules: impl Iterator<Item = &'a Rule>) -> Self {
+    fn of(
+        rules: impl Iterator<Item = &'a Rule>,
+        penalties: impl Iterator<Item = &'a Penalty>,
+    ) -> Self {
         let mut distinct: Vec<&Rule> = Vec::new();
         for rule in rules {
             if !distinct.contains(&rule) {
@@ -110,11 +156,25 @@ impl<'a> Rules<'a> {
             }
         }
         distinct.sort_by_key(|rule| place_of(rule));
-        Self(distinct)
+        let mut different: Vec<&Penalty> = Vec::new();
+        for penalty in penalties {
+            if !different.contains(&penalty) {
+                different.push(penalty);
+            }
+        }
+        Self {
+            rules: distinct,
+            penalties: different,
+        }
+    }
+
+    fn number_of_penalty(&self, penalty: &Penalty) -> u16 {
+        let place = self.penalties.iter().position(|known| *known == penalty);
+        number(place.map_or(0, |place| place.saturating_add(1)))
     }
 
     fn number_of(&self, rule: &Rule) -> u16 {
-        let place = self.0.iter().position(|known| *known == rule);
+        let place = self.rules.iter().position(|known| *known == rule);
         number(place.map_or(0, |place| place.saturating_add(1)))
     }
 
@@ -123,11 +183,19 @@ impl<'a> Rules<'a> {
         let mut head = Vec::with_capacity(128);
         add_seven(&mut head, slack_ms);
         for kind in 0..KINDS {
-            let of_kind = self.0.iter().filter(|rule| place_of(rule) == kind);
+            let of_kind = self.rules.iter().filter(|rule| place_of(rule) == kind);
             head.extend(number(of_kind.count()).to_be_bytes());
         }
-        for rule in &self.0 {
+        head.extend(number(self.penalties.len()).to_be_bytes());
+        for rule in &self.rules {
             add_numbers(&mut head, rule, now);
+        }
+        for penalty in &self.penalties {
+            let steps = penalty.steps_us();
+            head.push(u8::try_from(steps.len()).unwrap_or(u8::MAX));
+            for step in steps {
+                add_seven(&mut head, step.get());
+            }
         }
         head
     }
