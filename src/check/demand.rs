@@ -24,6 +24,17 @@ pub enum Demand {
     FirstOf(Box<[Use]>),
 }
 
+impl Demand {
+    /// Its policies, in the order in which they are asked for.
+    #[must_use]
+    pub fn uses(&self) -> &[Use] {
+        match self {
+            Self::One(only) => std::slice::from_ref(only),
+            Self::FirstOf(alternatives) => alternatives,
+        }
+    }
+}
+
 /// What a request has to pass.
 #[derive(Debug, Default)]
 pub struct Demanded<'a> {

@@ -108,6 +108,14 @@ codes! {
     E111,
     /// Several gateways without a common secret for their keys.
     E112,
+    /// A key source that nothing in `[identity]` yields.
+    E113,
+    /// Not a SHA-256 in hexadecimal digits.
+    E114,
+    /// One API key of two holders.
+    E115,
+    /// A file of API keys that names a policy or a tier that does not exist.
+    E116,
     /// Two routes match the same request with equal right.
     E130,
     /// The last policy of a `first_of` may not apply.
@@ -136,6 +144,10 @@ codes! {
     W214,
     /// A policy that can never deny: another always does before it.
     W215,
+    /// A route is limited only for those who show who they are.
+    W217,
+    /// Load shedding that never happens: a priority without it, or more in flight than can be.
+    W220,
     /// A penalty for all callers together.
     W223,
 }

@@ -7,6 +7,7 @@ use super::error::{Code, Finding};
 use super::shape::Shape;
 use super::tree::{Node, Value};
 use super::units::{self, Rate};
+use crate::check::NewLimit;
 
 /// A whole number from `MIN` to `MAX`.
 #[derive(Clone, Copy, Debug)]
@@ -195,6 +196,19 @@ impl Decode for Rate {
                 reader.report(finding.help(refusal.help.unwrap_or_default()));
                 None
             }
+        }
+    }
+}
+
+impl Decode for NewLimit {
+    fn shape() -> Shape {
+        Shape::AnyOf(vec![Rate::shape(), Units::shape()])
+    }
+
+    fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
+        match &node.value {
+            Value::Whole(_) => Units::decode(node, reader).map(|count| Self::Count(count.0)),
+            _ => Rate::decode(node, reader).map(|rate| Self::Rate(rate.limit)),
         }
     }
 }

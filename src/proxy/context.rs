@@ -16,6 +16,7 @@ use crate::client::Client;
 use crate::clock;
 use crate::config::Route;
 use crate::decide::{Cost, Decision, Rule};
+use crate::shed;
 
 /// What is known of a request while it is served.
 #[derive(Debug)]
@@ -44,8 +45,10 @@ pub struct Context {
     pub settling: Settling,
     /// Policies whose key was missing.
     pub missing_key: Vec<Arc<Policy>>,
-    /// Whether our own answer, not the upstream's, was a denial, and the wait it told.
+    /// Whether our own answer, not the upstream's, turned it away, and the wait it told.
     pub denied: Option<Denied>,
+    /// Its place among the requests in flight.
+    pub load: Option<shed::Place>,
     /// How long it waited in a leaky bucket.
     pub queued: Duration,
     /// Its place among those that wait.
@@ -62,9 +65,11 @@ pub struct Context {
     _in_flight: Gauged,
 }
 
-/// A denial.
+/// A denial, or a request that was shed.
 #[derive(Clone, Copy, Debug)]
 pub struct Denied {
+    /// Because the gateway is full, and not by a policy.
+    pub is_shed: bool,
     /// The `Retry-After` that was told.
     pub retry_after_s: Option<u64>,
 }
@@ -74,6 +79,8 @@ pub struct Denied {
 pub struct Forwarding {
     /// When it was handed on.
     pub started: Option<Instant>,
+    /// When all of it was.
+    pub sent: Option<Instant>,
     /// The server.
     pub server: Option<std::net::SocketAddr>,
     /// How often another server was tried, since one could not be connected to.
@@ -188,6 +195,7 @@ impl Context {
             settling: Settling::new(Arc::clone(&gateway)),
             missing_key: Vec::new(),
             denied: None,
+            load: None,
             queued: Duration::ZERO,
             place: None,
             own_time: None,

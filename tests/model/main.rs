@@ -27,4 +27,5 @@ mod local_store;
 mod penalties;
 mod properties;
 mod routes;
+mod shedding;
 mod vectors;

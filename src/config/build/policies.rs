@@ -77,6 +77,12 @@ impl Built<'_> {
         })
     }
 
+    /// Whether a client can escape it by leaving out what its key is read from, where nothing stands in for it.
+    pub(super) fn skippable(&self) -> bool {
+        value(&self.written.on_missing_key) == Some(OnMissingKey::Skip)
+            && self.sources().any(|source| source.value.can_be_missing())
+    }
+
     /// The first source of its key that a request may lack, if the policy does not say what then.
     pub(super) fn may_lack(&self) -> Option<&KeySource> {
         let says = self.written.on_missing_key.is_some()
