@@ -9,7 +9,7 @@ use super::list::List;
 use super::words::seconds_up;
 use super::{Legacy, Settings};
 use crate::check::{Ruling, Source, Unit};
-use crate::decide::{LeakyBucket, Limit, Rule};
+use crate::decide::{LeakyBucket, Limit, Penalised, Rule};
 
 pub(super) const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 pub(super) const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -157,6 +157,11 @@ fn more_after_s(ruling: &Ruling<'_>) -> Option<u64> {
     let limit = ruling.check.rule.limit()?;
     if decision.reset_after_us == 0 {
         return None;
+    }
+    if decision.penalised != Penalised::No {
+        // Whatever is used, nothing passes before its end.
+        let wait = decision.retry_after_us.filter(|&wait| wait > 0);
+        return Some(seconds_up(wait.unwrap_or(decision.reset_after_us)).max(1));
     }
     let window_us = limit.window_us.get();
     // Until this cost fits is not before one unit fits.

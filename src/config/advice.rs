@@ -33,7 +33,7 @@ pub(crate) fn field(path: &[String], key: &str) -> Option<Hint> {
         | (["listeners", _], "tls" | "h2" | "h2c" | "proxy_protocol")
         | (["store"], "pool")
         | (["upstreams", _], "tls" | "health")
-        | (["policies", _], "penalty")
+        | (["policies", _], "lease")
         | (["routes", _], "format" | "cors")
         | (["metrics"], "native_histograms") => Hint::Later,
         (["routes", _], "path" | "paths" | "host" | "hosts" | "methods" | "headers" | "query") => {

@@ -86,6 +86,8 @@ codes! {
     E043,
     /// Not a time zone, or a calendar that the limit does not go with.
     E044,
+    /// A penalty without steps, with too many, or with one that is no longer than the one before.
+    E045,
     /// A limit that is a rate where the kind has units at once, or the other way.
     E046,
     /// A lease that is a number of units where the kind has a duration, or the other way.
@@ -151,6 +153,8 @@ codes! {
     /// Load shedding that never happens: a priority without it, more in flight than can be, or a target that no upstream is
     /// given the time to miss.
     W220,
+    /// A penalty for all callers together.
+    W223,
     /// A lease of concurrency that a slow store may outlast.
     W224,
 }

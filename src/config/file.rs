@@ -11,6 +11,7 @@ use super::collections::{List, Named, Pairs};
 use super::decode::table;
 use super::items::{Count, Item, Key, ServerAt, UseItem};
 use super::moments::{AnchorAt, ZoneName};
+use super::steps::Steps;
 use super::values::{
     CostUnits, FilePath, LeaseOf, LimitOf, Percent, Size, Span, Units, Version, Whole,
 };
@@ -293,6 +294,9 @@ table! {
         on_store_failure: OnStoreFailure;
         /// "local" counts in each gateway apart, on purpose.
         store: Scope = "\"shared\"";
+        /// How long whoever it denies stays denied, however little is used then; of several, each denial after the end of
+        /// one is followed by the next.
+        penalty: Steps;
         /// The most units that a gateway takes ahead of a busy key's requests; the limit may be exceeded by so many for
         /// each gateway. Counted in Valkey only, and on routes where it is the only policy. Concurrency: how long what a
         /// gateway holds counts once it is dead; 60s if left out.

@@ -24,6 +24,7 @@ mod name;
 mod read;
 mod shape;
 mod source;
+mod steps;
 mod summary;
 mod token;
 mod tree;

@@ -163,6 +163,17 @@ fn sentence(policy: &Policy, prefixes: Prefixes) -> String {
         let lease = spaced(Duration::from_micros(rule.lease_us().get()));
         let _ = write!(text, ", free within {lease} of a gateway's death");
     }
+    if let Some(penalty) = &policy.penalty {
+        let steps = penalty.steps_us().iter();
+        let steps: Vec<_> = steps
+            .map(|step| spaced(Duration::from_micros(step.get())))
+            .collect();
+        let _ = write!(
+            text,
+            ", and denied for {} after a denial",
+            steps.join(", then ")
+        );
+    }
     if policy.scope == Scope::Local {
         text.push_str(", in each gateway apart");
     }

@@ -11,17 +11,19 @@ mod exact;
 pub mod fixed_window;
 mod leaky_bucket;
 mod log;
+pub mod penalty;
 pub mod sliding_counter;
 pub mod sliding_log;
 mod token_bucket;
 
 use std::num::{NonZeroU32, NonZeroU64};
 
-pub use all::{Ask, decide_all};
+pub use all::{Ask, Step, decide_all};
 pub use calendar::{Calendar, CalendarUnit};
 pub use concurrency::Concurrency;
 pub use fixed_window::{Anchor, FixedWindow};
 pub use leaky_bucket::LeakyBucket;
+pub use penalty::Penalty;
 pub use sliding_counter::SlidingCounter;
 pub use sliding_log::SlidingLog;
 pub use token_bucket::TokenBucket;
@@ -119,6 +121,20 @@ pub struct Decision {
     pub reset_after_us: u64,
     /// How long an allowed request waits for its turn; 0 but in a leaky bucket.
     pub delay_us: u64,
+    /// Whether a penalty denies.
+    pub penalised: Penalised,
+}
+
+/// Whether a penalty denies whom a check is about.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Penalised {
+    /// None does.
+    #[default]
+    No,
+    /// One begins with this denial.
+    Begins,
+    /// One runs.
+    Runs,
 }
 
 impl Decision {
@@ -443,6 +459,8 @@ pub enum State {
     Bucket(bucket::State),
     /// Of concurrency.
     Concurrency(concurrency::State),
+    /// Of a penalty.
+    Penalty(penalty::State),
 }
 
 impl State {
@@ -464,6 +482,16 @@ impl State {
 
     const fn as_sliding_counter(&self) -> Option<sliding_counter::State> {
         if let Self::SlidingCounter(state) = self {
+            Some(*state)
+        } else {
+            None
+        }
+    }
+
+    /// That of a penalty, if it is one.
+    #[must_use]
+    pub const fn as_penalty(&self) -> Option<penalty::State> {
+        if let Self::Penalty(state) = self {
             Some(*state)
         } else {
             None

@@ -779,6 +779,48 @@ fn a_calendar_has_the_windows_of_its_unit_and_another_one_starts_afresh() {
 }
 
 #[test]
+fn a_penalty_is_a_step_or_several_that_rise() {
+    let with = |penalty: &str| {
+        let policy = format!(
+            "kind = \"token-bucket\"\nlimit = \"10/s\"\nkey = \"ip\"\npenalty = {penalty}\n"
+        );
+        with_policy(&policy)
+    };
+    let seconds = |penalty: &str| {
+        let config = accepted(&with(penalty));
+        let penalty = config.policies[0].penalty.clone().unwrap();
+        let steps = penalty.steps_us().iter();
+        steps.map(|step| step.get() / 1_000_000).collect::<Vec<_>>()
+    };
+    assert_eq!(seconds("\"10m\""), [600]);
+    assert_eq!(seconds("[\"1s\", \"1m\", \"31d\"]"), [1, 60, 2_678_400]);
+    assert!(accepted(AROUND).policies[0].penalty.is_none());
+    let sentence = summary(&read(&with("[\"1m\", \"1h\"]"))).unwrap();
+    assert!(
+        sentence.contains("and denied for 1 min, then 1 h after a denial"),
+        "{sentence}"
+    );
+    for (penalty, code) in [
+        ("\"999ms\"", Code::E026),
+        ("\"32d\"", Code::E026),
+        ("10", Code::E015),
+        ("true", Code::E015),
+        ("\"ten\"", Code::E020),
+        ("[]", Code::E045),
+        ("[\"2s\", \"1s\"]", Code::E045),
+        (
+            "[\"1s\", \"2s\", \"3s\", \"4s\", \"5s\", \"6s\", \"7s\", \"8s\", \"9s\"]",
+            Code::E045,
+        ),
+    ] {
+        assert_eq!(codes(&read(&with(penalty))), [code], "{penalty}");
+    }
+    // Usage and penalty are kept apart: with another penalty what was used goes on.
+    let generation = |text: &str| accepted(text).policies[0].generation;
+    assert_eq!(generation(&with("\"10m\"")), generation(AROUND));
+}
+
+#[test]
 fn a_month_is_a_window_of_a_calendar_alone() {
     let month = "limit = \"10/month\"\nkey = \"ip\"\n";
     for (policy, expected) in [

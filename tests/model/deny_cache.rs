@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tollgate::check::{Check, Policy};
 use tollgate::clock::{Clock, ManualClock, monotonic_now};
-use tollgate::decide::{Cost, Decision, Timestamp, Verdict};
+use tollgate::decide::{Cost, Decision, Penalised, Timestamp, Verdict};
 use tollgate::store::local::LocalStore;
 use tollgate::store::valkey::deny_cache::DenyCache;
 
@@ -254,6 +254,7 @@ fn denial(wait_us: Option<u64>) -> Decision {
         retry_after_us: wait_us,
         reset_after_us: 5_000_000,
         delay_us: 0,
+        penalised: Penalised::No,
     }
 }
 

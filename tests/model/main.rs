@@ -24,6 +24,7 @@ mod fleet;
 mod fuzz;
 mod leases;
 mod local_store;
+mod penalties;
 mod properties;
 mod routes;
 mod shedding;

@@ -25,6 +25,7 @@ pub(crate) fn policy(name: &str, rule: Rule) -> Policy {
         preflights: false,
         on_store_failure: OnStoreFailure::Local,
         scope: Scope::Shared,
+        penalty: None,
         lease: None,
         outcomes: None,
         given_back: false,

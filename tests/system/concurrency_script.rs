@@ -2,7 +2,7 @@
 
 use redis::Value;
 use tollgate::check::Check;
-use tollgate::decide::{Decision, Timestamp, Verdict};
+use tollgate::decide::{Decision, Penalised, Timestamp, Verdict};
 use tollgate::store::valkey::script;
 use tollgate::store::valkey::slots::Tell;
 
@@ -112,6 +112,7 @@ fn the_script_and_the_definition_agree_on_who_holds_what() {
                         },
                         reset_after_us: if used > 0 { LEASE_US } else { 0 },
                         delay_us: 0,
+                        penalised: Penalised::No,
                     },
                     "{seed}: {by:?} takes {cost} of {limit}, {used_before} in use, at {now}"
                 );

@@ -30,6 +30,7 @@ mod instances;
 mod leaky;
 mod login;
 mod outcomes;
+mod penalty;
 mod preflights;
 mod privacy;
 mod protocol;

@@ -203,6 +203,7 @@ fn policy(rule: Rule) -> Policy {
         on_missing_key: OnMissingKey::Skip,
         preflights: false,
         on_store_failure: OnStoreFailure::Allow,
+        penalty: None,
         lease: None,
         outcomes: None,
         given_back: false,

@@ -23,10 +23,12 @@ use crate::config::items::Count;
 use crate::config::key_source::is_unverified;
 use crate::config::moments::AnchorAt;
 use crate::config::source::Place;
+use crate::config::steps::Steps;
 use crate::config::values::{LeaseOf, LimitOf};
 use crate::config::wire::StatusItem;
 use crate::decide::{
-    Cost, FixedWindow, LeakyBucket, Rule, SlidingCounter, SlidingLog, TokenBucket, TooLarge,
+    Cost, FixedWindow, LeakyBucket, Penalty, Rule, SlidingCounter, SlidingLog, TokenBucket,
+    TooLarge,
 };
 
 /// What the generation of a state covers first: a change of the states' format makes all of them new.
@@ -147,6 +149,7 @@ impl Builder<'_> {
             .collect();
         self.check_cost(common.name, written, &rule);
         self.check_lease(common, written);
+        self.check_penalty(common.name, written, &sources);
         let is_lent = rule.lends();
         let mode = match value(&written.mode)? {
             Mode::Enforce if common.shadow => Mode::Shadow,
@@ -169,6 +172,10 @@ impl Builder<'_> {
                 Some(LeaseOf::Units(units)) => Some(non_zero(units)?),
                 _ => None,
             },
+            penalty: match &written.penalty {
+                Some(steps) => Some(penalty(&steps.value)?),
+                None => None,
+            },
             outcomes: outcomes?,
             given_back: common.given_back.contains(common.name) || outcomes?.is_some() || is_lent,
             mode,
@@ -176,6 +183,37 @@ impl Builder<'_> {
             reject: reject?,
             advertise: value(&written.advertise)?,
         })
+    }
+
+    /// A penalty beside what undoes it, or for people who did nothing.
+    fn check_penalty(&self, name: &str, written: &Written, key: &[KeySource]) {
+        let Some(penalty) = &written.penalty else {
+            return;
+        };
+        if let Some(lease) = &written.lease {
+            self.error(
+                Code::E018,
+                lease.place,
+                format!("policy `{name}` has a `lease` and a `penalty`, which exclude each other"),
+                "take one out: units that a gateway took ahead would pass there whom another one denies",
+            );
+        }
+        let tells_nobody_apart = |source: &KeySource| {
+            matches!(
+                source,
+                KeySource::Global | KeySource::Method | KeySource::Host | KeySource::Route
+            )
+        };
+        if key.iter().all(tells_nobody_apart) {
+            self.findings.add(
+                Finding::new(
+                    Code::W223,
+                    penalty.place,
+                    format!("policy `{name}` counts all callers together: what one of them does shuts out everybody"),
+                )
+                .help("count by what tells callers apart, as key = \"ip\", or take the penalty out"),
+            );
+        }
     }
 
     /// Which answers count; an inner `None` for all of them.
@@ -263,6 +301,17 @@ impl Builder<'_> {
                 "anchor",
                 written.anchor.as_ref().map(|at| at.place),
                 &[Kind::FixedWindow],
+            ),
+            place(
+                "penalty",
+                written.penalty.as_ref().map(|at| at.place),
+                &[
+                    Kind::FixedWindow,
+                    Kind::SlidingLog,
+                    Kind::SlidingCounter,
+                    Kind::TokenBucket,
+                    Kind::LeakyBucket,
+                ],
             ),
             place(
                 "strict",
@@ -434,6 +483,11 @@ pub(super) struct Common<'a> {
     given_back: &'a BTreeSet<&'a str>,
     calendars: &'a Calendars,
     reject_table: Option<&'a At<Named<Reject>>>,
+}
+
+fn penalty(Steps(steps): &Steps) -> Option<Penalty> {
+    let lengths: Option<Vec<_>> = steps.iter().map(|step| non_zero(micros(step.0))).collect();
+    Penalty::new(&lengths?)
 }
 
 /// In the order in which rejects are built.

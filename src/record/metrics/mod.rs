@@ -60,6 +60,8 @@ pub struct PolicyMetrics {
     pub units: IntCounter,
     /// Decisions that left at most a fifth.
     pub near_limit: IntCounter,
+    /// Penalties that began.
+    pub penalties: IntCounter,
     /// How long requests waited for their turn.
     pub queue_wait: Histogram,
     /// Requests that wait now.
@@ -177,6 +179,7 @@ impl PolicyMetrics {
             name: name.into(),
             units: families.units.with_label_values(&[name]),
             near_limit: families.near_limit.with_label_values(&[name]),
+            penalties: families.penalties.with_label_values(&[name]),
             queue_wait: families.queue_waits.with_label_values(&[name]),
             queue_depth: families.queue_depths.with_label_values(&[name]),
             in_use: (policy.rule.lends() && *policy.key == [KeySource::Global])
