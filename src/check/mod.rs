@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 pub use demand::{Demand, Demanded, Use, demand};
 pub use entity::{EntityKey, KeySecret, KeySource};
-pub use identity::Identity;
+pub use identity::{Identity, NewLimit};
 pub use outcome::{Outcome, Outcomes};
 pub use share::Shares;
 
@@ -35,6 +35,8 @@ pub struct Policy {
     pub key: Box<[KeySource]>,
     /// What to do when a part of the key is missing.
     pub on_missing_key: OnMissingKey,
+    /// Whether it counts preflights.
+    pub preflights: bool,
     /// What to do when the shared store gives no decision.
     pub on_store_failure: OnStoreFailure,
     /// Where its usage lives.

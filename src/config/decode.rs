@@ -361,9 +361,12 @@ fn example(key: &str) -> &'static str {
     match key {
         "limit" => "\"100/min\"",
         "key" => "\"ip\"",
+        "tz" => "\"Europe/Berlin\"",
         "address" => "\"127.0.0.1:8080\"",
         "addr" => "\"127.0.0.1:9000\"",
         "match" => "{ path = \"/*\" }",
+        "file" => "\"/etc/tollgate/api-keys.toml\"",
+        "sha256" => "\"…\", as `tollgate hash-key` prints it",
         _ => "…",
     }
 }
@@ -376,6 +379,7 @@ fn subject(path: &[String]) -> String {
         "upstreams" => Some("upstream"),
         "listeners" => Some("listener"),
         "rejects" => Some("reject"),
+        "keys" => Some("key"),
         _ => None,
     };
     match path {

@@ -11,7 +11,7 @@ use super::units::duration_text;
 use super::{Action, Config, StoreKind, Target};
 use crate::check::{Demand, KeySource, Mode, Policy, Scope, Unit};
 use crate::client::address::Prefixes;
-use crate::decide::{Anchor, Rule};
+use crate::decide::{Anchor, CalendarUnit, Rule};
 
 /// JSON Schema draft-07 of the file.
 #[must_use]
@@ -145,7 +145,10 @@ fn sentence(policy: &Policy, prefixes: Prefixes) -> String {
     };
     let rule = match policy.rule.limit() {
         Some(limit) => {
-            let window = spaced(Duration::from_micros(limit.window_us.get()));
+            let window = match policy.rule.calendar() {
+                Some(calendar) => calendar.unit().as_str().to_owned(),
+                None => spaced(Duration::from_micros(limit.window_us.get())),
+            };
             format!(" per {window}, {}", bound(&policy.rule, &window))
         }
         None => " at once".to_owned(),
@@ -162,6 +165,11 @@ fn sentence(policy: &Policy, prefixes: Prefixes) -> String {
     }
     if policy.scope == Scope::Local {
         text.push_str(", in each gateway apart");
+    }
+    match (policy.preflights, policy.scope) {
+        (true, Scope::Shared) => text.push_str(", preflights too"),
+        (false, Scope::Local) => text.push_str(", but for preflights"),
+        _ => {}
     }
     if let Some(lease) = policy.lease {
         let _ = write!(text, ", up to {lease} more for each gateway, taken ahead");
@@ -181,8 +189,16 @@ fn bound(rule: &Rule, window: &str) -> String {
     match rule {
         Rule::FixedWindow(rule) => {
             let begin = match rule.anchor() {
-                Anchor::Epoch => "by the clock",
-                Anchor::FirstRequest => "from a caller's first request",
+                Anchor::Epoch => "by the clock".to_owned(),
+                Anchor::FirstRequest => "from a caller's first request".to_owned(),
+                Anchor::Calendar(calendar) => {
+                    let edges = match calendar.unit() {
+                        CalendarUnit::Day => "from midnight to midnight",
+                        CalendarUnit::Week => "from Monday to Monday",
+                        CalendarUnit::Month => "from the first to the first",
+                    };
+                    format!("{edges} in {}", calendar.zone())
+                }
             };
             format!("counted {begin}, up to {twice} across an edge")
         }

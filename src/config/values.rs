@@ -6,8 +6,8 @@ use super::decode::{Decode, Reader};
 use super::error::{Code, Finding};
 use super::shape::Shape;
 use super::tree::{Node, Value};
-use super::units;
-use crate::decide::Limit;
+use super::units::{self, Rate};
+use crate::check::NewLimit;
 
 /// A whole number from `MIN` to `MAX`.
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +40,7 @@ const UNITS_MAX: i64 = 1_000_000_000_000;
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum LimitOf {
     /// Units per window.
-    Rate(Limit),
+    Rate(Rate),
     /// Units at once.
     AtOnce(u64),
 }
@@ -185,13 +185,13 @@ impl Decode for Percent {
 
 impl Decode for LimitOf {
     fn shape() -> Shape {
-        Shape::AnyOf(vec![Limit::shape(), Units::shape()])
+        Shape::AnyOf(vec![Rate::shape(), Units::shape()])
     }
 
     fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
         match &node.value {
             Value::Whole(1..) => Units::decode(node, reader).map(|units| Self::AtOnce(units.0)),
-            _ => Limit::decode(node, reader).map(Self::Rate),
+            _ => Rate::decode(node, reader).map(Self::Rate),
         }
     }
 }
@@ -211,9 +211,9 @@ impl Decode for LeaseOf {
     }
 }
 
-impl Decode for Limit {
+impl Decode for Rate {
     fn shape() -> Shape {
-        Shape::Text("^[0-9_]+/[0-9_]*(ms|s|min|m|h|d)$")
+        Shape::Text("^[0-9_]+/([0-9_]*(ms|s|min|m|h|d)|month)$")
     }
 
     fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
@@ -229,7 +229,7 @@ impl Decode for Limit {
             _ => reader.text(node, "a rate such as \"100/min\"")?,
         };
         match units::rate(text) {
-            Ok(limit) => Some(limit),
+            Ok(rate) => Some(rate),
             Err(refusal) if refusal.out_of_bounds => {
                 reader.refuse(Code::E021, node, refusal);
                 None
@@ -243,6 +243,19 @@ impl Decode for Limit {
                 reader.report(finding.help(refusal.help.unwrap_or_default()));
                 None
             }
+        }
+    }
+}
+
+impl Decode for NewLimit {
+    fn shape() -> Shape {
+        Shape::AnyOf(vec![Rate::shape(), Units::shape()])
+    }
+
+    fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
+        match &node.value {
+            Value::Whole(_) => Units::decode(node, reader).map(|count| Self::Count(count.0)),
+            _ => Rate::decode(node, reader).map(|rate| Self::Rate(rate.limit)),
         }
     }
 }

@@ -17,6 +17,7 @@ use crate::client::Client;
 use crate::clock;
 use crate::config::Route;
 use crate::decide::{Cost, Decision, Rule};
+use crate::shed;
 
 /// What is known of a request while it is served.
 #[derive(Debug)]
@@ -47,8 +48,10 @@ pub struct Context {
     pub slots: Vec<Slot>,
     /// Policies whose key was missing.
     pub missing_key: Vec<Arc<Policy>>,
-    /// Whether our own answer, not the upstream's, was a denial, and the wait it told.
+    /// Whether our own answer, not the upstream's, turned it away, and the wait it told.
     pub denied: Option<Denied>,
+    /// Its place among the requests in flight.
+    pub load: Option<shed::Place>,
     /// How long it waited in a leaky bucket.
     pub queued: Duration,
     /// Its place among those that wait.
@@ -65,9 +68,11 @@ pub struct Context {
     _in_flight: Gauged,
 }
 
-/// A denial.
+/// A denial, or a request that was shed.
 #[derive(Clone, Copy, Debug)]
 pub struct Denied {
+    /// Because the gateway is full, and not by a policy.
+    pub is_shed: bool,
     /// The `Retry-After` that was told.
     pub retry_after_s: Option<u64>,
 }
@@ -77,6 +82,8 @@ pub struct Denied {
 pub struct Forwarding {
     /// When it was handed on.
     pub started: Option<Instant>,
+    /// When all of it was.
+    pub sent: Option<Instant>,
     /// The server.
     pub server: Option<std::net::SocketAddr>,
     /// How often another server was tried, since one could not be connected to.
@@ -192,6 +199,7 @@ impl Context {
             slots: Vec::new(),
             missing_key: Vec::new(),
             denied: None,
+            load: None,
             queued: Duration::ZERO,
             place: None,
             own_time: None,

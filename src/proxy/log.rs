@@ -158,6 +158,7 @@ fn append(
             .map(|started| millis(monotonic_now().saturating_duration_since(started))),
         retries: ctx.upstream.retries,
         decision: match (&ctx.denied, rulings.is_empty()) {
+            (Some(denied), _) if denied.is_shed => "shed",
             (Some(_), _) => "deny",
             (None, false) => "allow",
             (None, true) => "none",
@@ -174,6 +175,7 @@ fn append(
             .collect(),
         missing_key: ctx.missing_key.iter().map(|policy| &*policy.name).collect(),
         cost: telling.map(|ruling| ruling.check.cost.units()),
+        tier: ctx.identity.tier.as_deref(),
         key_hash: telling.map(|ruling| ruling.check.entity.short_hash()),
         user_agent: &user_agent,
         error: ctx.error,

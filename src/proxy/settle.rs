@@ -187,7 +187,7 @@ impl Drop for Settling {
         match Handle::try_current() {
             Ok(runtime) => drop(runtime.spawn(rest)),
             Err(_) => {
-                warn!("a request's charges stay as they were: it ended outside of the server")
+                warn!("a request's charges stay as they were: it ended outside of the server");
             }
         }
     }

@@ -22,6 +22,7 @@ pub(crate) fn policy(name: &str, rule: Rule) -> Policy {
         rule,
         key: Box::new([KeySource::Ip]),
         on_missing_key: OnMissingKey::Skip,
+        preflights: false,
         on_store_failure: OnStoreFailure::Local,
         scope: Scope::Shared,
         lease: None,

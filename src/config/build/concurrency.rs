@@ -10,9 +10,9 @@ use crate::config::decode::At;
 use crate::config::error::{Code, Finding};
 use crate::config::file::{Kind, Policy as Written};
 use crate::config::source::Place;
-use crate::config::units::duration_text;
+use crate::config::units::{Rate, duration_text};
 use crate::config::values::{LeaseOf, LimitOf, say_for_how_long};
-use crate::decide::{Concurrency, Limit, Rule};
+use crate::decide::{Concurrency, Rule};
 
 /// How long what a dead gateway holds still counts, where a policy does not say.
 const LEASE: Duration = Duration::from_secs(60);
@@ -28,11 +28,11 @@ impl Builder<'_> {
         kind: Kind,
         place: Place,
         limit: LimitOf,
-    ) -> Option<Limit> {
+    ) -> Option<Rate> {
         let (found, help) = match (kind, limit) {
             (Kind::Concurrency, LimitOf::Rate(rate)) => (
                 "is a rate: kind \"concurrency\" counts what is in flight at once".to_owned(),
-                format!("write the number alone: limit = {}", rate.count),
+                format!("write the number alone: limit = {}", rate.limit.count),
             ),
             (_, LimitOf::Rate(rate)) => return Some(rate),
             (_, LimitOf::AtOnce(units)) => (

@@ -80,6 +80,10 @@ const fn cost(of: &Use) -> u64 {
 
 /// Whether what `guard` allows in any span of time is no more than what `idle` does.
 fn never_more(guard: &Rule, idle: &Rule) -> bool {
+    // Days and months are not all as long as they are said to be.
+    if guard.calendar().or(idle.calendar()).is_some() {
+        return false;
+    }
     let (Some(limit), Some(guards)) = (idle.limit(), guard.limit()) else {
         // What is let through in a time says nothing of how much is in flight, nor the other way.
         return guard.lends() && idle.lends() && guard.count() <= idle.count();

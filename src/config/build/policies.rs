@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::answers::DEFAULT;
+use super::calendars::Calendars;
 use super::routes::uses_of;
 use super::{Builder, by_name, non_zero, value};
 use crate::check::outcome::Statuses;
@@ -20,11 +21,12 @@ use crate::config::error::{Code, Finding};
 use crate::config::file::{File, GlobalMode, Kind, Policy as Written, Reject};
 use crate::config::items::Count;
 use crate::config::key_source::is_unverified;
+use crate::config::moments::AnchorAt;
 use crate::config::source::Place;
 use crate::config::values::{LeaseOf, LimitOf};
 use crate::config::wire::StatusItem;
 use crate::decide::{
-    Anchor, Cost, FixedWindow, LeakyBucket, Rule, SlidingCounter, SlidingLog, TokenBucket, TooLarge,
+    Cost, FixedWindow, LeakyBucket, Rule, SlidingCounter, SlidingLog, TokenBucket, TooLarge,
 };
 
 /// What the generation of a state covers first: a change of the states' format makes all of them new.
@@ -75,6 +77,12 @@ impl Built<'_> {
         })
     }
 
+    /// Whether a client can escape it by leaving out what its key is read from, where nothing stands in for it.
+    pub(super) fn skippable(&self) -> bool {
+        value(&self.written.on_missing_key) == Some(OnMissingKey::Skip)
+            && self.sources().any(|source| source.value.can_be_missing())
+    }
+
     /// The first source of its key that a request may lack, if the policy does not say what then.
     pub(super) fn may_lack(&self) -> Option<&KeySource> {
         let says = self.written.on_missing_key.is_some()
@@ -95,6 +103,7 @@ impl Builder<'_> {
         let shadow = value(&file.mode) == Some(GlobalMode::Shadow);
         let rejects = reject_names(file);
         let given_back = given_back(file, store);
+        let calendars = Calendars::default();
         let built = written
             .into_iter()
             .enumerate()
@@ -108,6 +117,7 @@ impl Builder<'_> {
                     shadow,
                     rejects: &rejects,
                     given_back: &given_back,
+                    calendars: &calendars,
                     reject_table: file.rejects.as_ref(),
                 };
                 let built = Built {
@@ -125,7 +135,7 @@ impl Builder<'_> {
     fn policy(&self, common: &Common<'_>, written: &Written) -> Option<Policy> {
         self.check_allowed(common.name, written);
         let reject = self.reject_of(common, written);
-        let rule = self.rule(common.name, written);
+        let rule = self.rule(common, written);
         let outcomes = self.outcomes(common.name, written);
         let key = written.key.as_ref()?;
         let rule = rule?;
@@ -151,6 +161,8 @@ impl Builder<'_> {
             key: sources,
             // Where the key cannot be missing, nobody asks; routes see to it where it can.
             on_missing_key: value(&written.on_missing_key).unwrap_or(OnMissingKey::Skip),
+            preflights: value(&written.preflights)
+                .unwrap_or(value(&written.store)? == Scope::Local),
             on_store_failure: value(&written.on_store_failure).unwrap_or(common.on_failure),
             scope: value(&written.store)?,
             lease: match value(&written.lease) {
@@ -315,15 +327,17 @@ impl Builder<'_> {
         position
     }
 
-    fn rule(&self, name: &str, written: &Written) -> Option<Rule> {
+    fn rule(&self, common: &Common<'_>, written: &Written) -> Option<Rule> {
+        let name = common.name;
         let kind = value(&written.kind)?;
         let limit_at = written.limit.as_ref()?;
         let limit = match (kind, limit_at.value) {
             (Kind::Concurrency, LimitOf::AtOnce(units)) => {
                 return self.concurrency(units, written);
             }
-            (kind, of) => self.rate(name, kind, limit_at.place, of)?,
+            (kind, of) => self.rate(name, kind, limit_at.place, of)?.limit,
         };
+        let goes_with_anchor = self.check_calendar(name, written);
         let burst = match &written.burst {
             Some(burst) => non_zero(burst.value.0)?,
             None => limit.count,
@@ -331,7 +345,7 @@ impl Builder<'_> {
         let max_wait_us = value(&written.max_wait).map(|wait| micros(wait.0));
         let built = match kind {
             Kind::FixedWindow => {
-                let anchor = value(&written.anchor).unwrap_or(Anchor::Epoch);
+                let anchor = common.calendars.anchor(value(&written.anchor));
                 FixedWindow::new(limit, anchor).map(Rule::FixedWindow)
             }
             Kind::SlidingLog => SlidingLog::new(limit).map(Rule::SlidingLog),
@@ -355,6 +369,7 @@ impl Builder<'_> {
                 );
             })
             .ok()
+            .filter(|_| goes_with_anchor)
     }
 
     fn check_cost(&self, name: &str, written: &Written, rule: &Rule) {
@@ -417,6 +432,7 @@ pub(super) struct Common<'a> {
     shadow: bool,
     rejects: &'a [&'a str],
     given_back: &'a BTreeSet<&'a str>,
+    calendars: &'a Calendars,
     reject_table: Option<&'a At<Named<Reject>>>,
 }
 
@@ -466,9 +482,13 @@ fn generation(rule: &Rule, written: &Written, key: &[KeySource]) -> Generation {
     part(rule.kind().as_bytes());
     let window_us = rule.limit().map_or(0, |limit| limit.window_us.get());
     part(&window_us.to_le_bytes());
-    let from_first = value(&written.anchor) == Some(Anchor::FirstRequest);
+    let from_first = value(&written.anchor) == Some(AnchorAt::FirstRequest);
     let strict = value(&written.strict) == Some(true);
     part(&[u8::from(from_first), u8::from(strict)]);
+    if let Some(calendar) = rule.calendar() {
+        part(calendar.unit().as_str().as_bytes());
+        part(calendar.zone().as_bytes());
+    }
     for source in key {
         part(source.to_string().as_bytes());
     }
