@@ -143,13 +143,13 @@ impl ValkeyStore {
         let (servers, connector) = servers(&settings, announcer.clone(), &prefix);
         let store = Self {
             servers,
+            slots: Slots::new(fastrand::u64(..), Arc::clone(&prefix)),
             prefix,
             settings,
             clock,
             announcer,
             denials: DenyCache::default(),
             leases: Leases::default(),
-            slots: Slots::new(fastrand::u64(..)),
             recoveries: AtomicU32::new(0),
         };
         (store, connector)

@@ -190,15 +190,17 @@ impl ValkeyStore {
         checks: &[Check<'_>],
         deadline: Instant,
     ) -> Result<Decided, Failed> {
-        let settled = self.slots.settled(&self.prefix, checks, monotonic_now());
-        if timeout_at(deadline, settled).await.is_err() {
-            let why = "the store is not told in time what was given back".to_owned();
-            return Err(Failed::Final(StoreError::NotRun(Cause::Timeout, why)));
+        if checks.iter().any(|check| check.rule.lends()) {
+            let told = self.slots.tell_first(checks, monotonic_now());
+            if timeout_at(deadline, told).await.is_err() {
+                let why = "the store is not told in time what was given back".to_owned();
+                return Err(Failed::Final(StoreError::NotRun(Cause::Timeout, why)));
+            }
         }
         let asking = self
             .slots
-            .ask(&self.prefix, checks, monotonic_now())
-            .ok_or_else(|| Failed::Final(StoreError::Full))?;
+            .ask(checks, monotonic_now())
+            .ok_or(Failed::Final(StoreError::Full))?;
         let outcome = self
             .make(slot, Job::Decide(checks, &asking), deadline)
             .await;
