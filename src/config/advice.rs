@@ -29,7 +29,7 @@ impl Hint {
 pub(crate) fn field(path: &[String], key: &str) -> Option<Hint> {
     let path: Vec<&str> = path.iter().map(String::as_str).collect();
     Some(match (path.as_slice(), key) {
-        ([], "identity" | "tiers" | "overrides" | "exemptions" | "tracing")
+        ([], "tiers" | "overrides" | "exemptions" | "tracing")
         | (["listeners", _], "tls" | "h2" | "h2c" | "proxy_protocol")
         | (["store"], "pool")
         | (["upstreams", _], "tls" | "health")
@@ -70,8 +70,10 @@ pub(crate) fn word(path: &[String], found: &str) -> Option<Hint> {
     Some(match (path.as_slice(), found) {
         (["store", "kind"], "redis" | "keydb" | "rediss" | "valkeys") => Hint::Meant("valkey"),
         (["store", "kind"], "memory" | "in-memory") => Hint::Meant("local"),
-        (["policies", _, "kind"], "concurrency") => Hint::Later,
         (["policies", _, "kind"], "sliding-window") => Hint::Meant("sliding-counter"),
+        (["policies", _, "kind"], "concurrent" | "in-flight" | "connections") => {
+            Hint::Meant("concurrency")
+        }
         (["logs", "level"], "warning") => Hint::Meant("warn"),
         (["policies", _, "mode"] | ["mode"], "dry-run") => Hint::Meant("shadow"),
         _ => return None,

@@ -86,6 +86,10 @@ codes! {
     E043,
     /// Not a time zone, or a calendar that the limit does not go with.
     E044,
+    /// A limit that is a rate where the kind has units at once, or the other way.
+    E046,
+    /// A lease that is a number of units where the kind has a duration, or the other way.
+    E047,
     /// A policy that counts no answer, or counts one and forgets it.
     E048,
     /// A `${VAR}` that is not set, or not closed.
@@ -106,6 +110,14 @@ codes! {
     E111,
     /// Several gateways without a common secret for their keys.
     E112,
+    /// A key source that nothing in `[identity]` yields.
+    E113,
+    /// Not a SHA-256 in hexadecimal digits.
+    E114,
+    /// One API key of two holders.
+    E115,
+    /// A file of API keys that names a policy or a tier that does not exist.
+    E116,
     /// Two routes match the same request with equal right.
     E130,
     /// The last policy of a `first_of` may not apply.
@@ -134,9 +146,13 @@ codes! {
     W214,
     /// A policy that can never deny: another always does before it.
     W215,
+    /// A route is limited only for those who show who they are.
+    W217,
     /// Load shedding that never happens: a priority without it, more in flight than can be, or a target that no upstream is
     /// given the time to miss.
     W220,
+    /// A lease of concurrency that a slow store may outlast.
+    W224,
 }
 
 /// Whether it keeps the configuration from loading.

@@ -11,8 +11,9 @@ use super::collections::{List, Named, Pairs};
 use super::decode::table;
 use super::items::{Count, Item, Key, ServerAt, UseItem};
 use super::moments::{AnchorAt, ZoneName};
-use super::units::Rate;
-use super::values::{CostUnits, FilePath, Percent, Size, Span, Units, Version, Whole};
+use super::values::{
+    CostUnits, FilePath, LeaseOf, LimitOf, Percent, Size, Span, Units, Version, Whole,
+};
 use super::wire::{FieldValue, HostField, StatusItem, Wanted};
 pub(crate) use super::words::{
     Balance, Builtin, GlobalMode, Kind, LogFormat, RateLimitFields, RequestId, StoreWord, Unmatched,
@@ -37,6 +38,8 @@ table! {
         listeners: Named<Listener> = "{ main = { address = \"127.0.0.1:8080\" } }";
         /// Who is calling.
         client_ip: ClientIp = "{}";
+        /// How callers prove who they are; nobody does if left out.
+        identity: Identity;
         /// Where usage is counted.
         store: Store = "{}";
         /// Where requests go.
@@ -119,6 +122,30 @@ table! {
         ipv6_prefix: Whole<1, 128> = "64";
         /// How many bits of an IPv4 address are one client.
         ipv4_prefix: Whole<1, 32> = "32";
+    }
+}
+
+table! {
+    /// How callers prove who they are.
+    Identity {
+        /// By API keys, of which a file holds the hashes.
+        api_key: ApiKey;
+        /// Header in which a trusted proxy names the plan that a caller is on; from others it is not read.
+        tier_header: HeaderName;
+    }
+}
+
+table! {
+    /// API keys.
+    ApiKey {
+        /// Header that keys are sent in, alone or behind "Bearer".
+        header: HeaderName;
+        /// Instead of a header: a cookie.
+        cookie: String;
+        /// Instead of a header: a query parameter. Keys then stand in the logs of everything on the way.
+        query: String;
+        /// TOML file of the keys' hashes; read again when it changes.
+        file: FilePath, required;
     }
 }
 
@@ -245,8 +272,8 @@ table! {
     Policy {
         /// The algorithm.
         kind: Kind, required;
-        /// Count and window: "100/min"; of calendar months "100/month".
-        limit: Rate, required;
+        /// Count and window: "100/min"; of calendar months "100/month". Concurrency: units in flight at once, a number.
+        limit: LimitOf, required;
         /// Buckets: the most at once; the count of the limit if left out.
         burst: Units;
         /// Leaky bucket: the longest wait; longer ones are denied. Unbounded but for burst if left out.
@@ -267,8 +294,9 @@ table! {
         /// "local" counts in each gateway apart, on purpose.
         store: Scope = "\"shared\"";
         /// The most units that a gateway takes ahead of a busy key's requests; the limit may be exceeded by so many for
-        /// each gateway. Counted in Valkey only, and on routes where it is the only policy.
-        lease: Units;
+        /// each gateway. Counted in Valkey only, and on routes where it is the only policy. Concurrency: how long what a
+        /// gateway holds counts once it is dead; 60s if left out.
+        lease: LeaseOf;
         /// Shadow counts but does not deny; off does neither.
         mode: Mode = "\"enforce\"";
         /// What is counted: requests, content-bytes, or a name of your own.

@@ -1,4 +1,4 @@
-//! From a request's head to what becomes of it. The way of a request, in order: client, route, check, decide.
+//! From a request's head to what becomes of it. The way of a request, in order: client, route, identity, check, decide.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,6 +10,7 @@ use tracing::warn;
 
 use super::context::{Context, Denied, Ruled};
 use super::gateway::Gateway;
+use super::slot::Slot;
 use super::wait::Place;
 use super::{head, tally};
 use crate::answer::{self, Answer, Asked, Refusal};
@@ -69,6 +70,9 @@ async fn decide<'g>(
     ctx.route = Some(Arc::clone(matched.route));
     // Before anything is charged.
     ctx.load = Some(take_place(gateway, matched.route)?);
+    ctx.identity = gateway
+        .callers
+        .identify(&view, ctx.client, gateway.metrics.families());
     let caller = Caller {
         request: view,
         client_ip: ctx.client.ip,
@@ -83,6 +87,10 @@ async fn decide<'g>(
     ctx.place = place(gateway, &mut demanded);
     let outcome = gateway.limiter.decide(&demanded.checks).await;
     ctx.settling.hold(config, &outcome.charged);
+    let lent = outcome.charged.iter();
+    ctx.slots = lent
+        .filter_map(|charged| Slot::new(&ctx.gateway, charged))
+        .collect();
     tally::decisions(gateway, ctx, &demanded, &outcome);
     ctx.rulings = outcome
         .rulings

@@ -483,7 +483,7 @@ fn what_belongs_to_a_later_release_is_told_as_such() {
         ),
         ("[upstreams.x]\nbuiltin = \"echo\"\n", "health"),
         ("[store]\n", "pool"),
-        ("", "identity"),
+        ("", "tiers"),
         (
             "[routes.x]\nmatch = { path = \"/x\" }\nrespond = {}\n",
             "cors",
@@ -707,7 +707,7 @@ fn rates_are_counts_over_windows() {
         let config = accepted(&with_policy(&format!(
             "kind = \"sliding-counter\"\nlimit = \"{rate}\"\nkey = \"ip\"\n"
         )));
-        let limit = config.policies[0].rule.limit();
+        let limit = config.policies[0].rule.limit().unwrap();
         assert_eq!(limit.count.get(), count, "{rate}");
         assert_eq!(limit.window_us.get(), window_ms * 1_000, "{rate}");
     }
@@ -761,7 +761,7 @@ fn a_calendar_has_the_windows_of_its_unit_and_another_one_starts_afresh() {
     for (limit, anchor, days, expected) in rows {
         let (policy, sentence) = with(limit, anchor);
         assert_eq!(
-            policy.rule.limit().window_us.get(),
+            policy.rule.limit().unwrap().window_us.get(),
             days * DAY_US,
             "{anchor}"
         );

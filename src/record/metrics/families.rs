@@ -6,7 +6,7 @@ use prometheus::{
     IntGaugeVec, Opts, Registry, TextEncoder,
 };
 
-use super::labels::{CodeClass, Fault};
+use super::labels::{CodeClass, Fault, Proof, Proven};
 use crate::clock::wall_now_us;
 use crate::shed::{Priority, Reason};
 
@@ -41,6 +41,9 @@ pub struct Families {
     /// Those closed since there were too many: in all, and from one address.
     connections_refused: [IntCounter; 2],
     bad_requests: [IntCounter; Fault::ALL.len()],
+    identified: [[IntCounter; Proof::ALL.len()]; Proven::ALL.len()],
+    keys: [IntGauge; Proven::ALL.len()],
+    key_reads: [[IntCounter; 2]; Proven::ALL.len()],
     /// Our own time in a request.
     pub overhead: Histogram,
     /// How long the shared store took to decide.
@@ -53,6 +56,10 @@ pub struct Families {
     pub store_nodes: [IntGauge; 2],
     /// Gateways that share the store, as far as it is known.
     pub store_instances: IntGauge,
+    /// Units in flight here that the shared store counts.
+    pub store_slots: IntGauge,
+    /// Of these, those that it had lost and was told anew.
+    pub store_slots_restored: IntCounter,
     /// Entries of the store in process.
     pub local_keys: IntGauge,
     /// Lines of the access log that were dropped.
@@ -69,6 +76,7 @@ pub struct Families {
     pub(super) near_limit: IntCounterVec,
     pub(super) queue_waits: HistogramVec,
     pub(super) queue_depths: IntGaugeVec,
+    pub(super) in_use: IntGaugeVec,
     pub(super) limits: IntGaugeVec,
     pub(super) upstream_requests: IntCounterVec,
     pub(super) upstream_durations: HistogramVec,
@@ -115,6 +123,21 @@ impl Families {
             &["op"],
             &STORE_BUCKETS,
         )?;
+        let identified = make.counters(
+            "tollgate_identity_total",
+            "Requests by what they proved of their caller, and how.",
+            &["kind", "result"],
+        )?;
+        let keys = make.gauges(
+            "tollgate_identity_keys",
+            "Keys in force: hashes of API keys, and keys that tokens are signed with.",
+            &["kind"],
+        )?;
+        let key_reads = make.counters(
+            "tollgate_identity_key_reads_total",
+            "Keys that were read again since they changed or might have, by what came of it.",
+            &["kind", "result"],
+        )?;
         let families = Self {
             requests: make.counters(
                 "tollgate_http_requests_total",
@@ -151,6 +174,14 @@ impl Families {
             connections_refused: ["total", "address"]
                 .map(|reason| refused.with_label_values(&[reason])),
             bad_requests: Fault::ALL.map(|fault| bad_requests.with_label_values(&[fault.as_str()])),
+            identified: Proven::ALL.map(|by| {
+                Proof::ALL.map(|proof| identified.with_label_values(&[by.as_str(), proof.as_str()]))
+            }),
+            keys: Proven::ALL.map(|by| keys.with_label_values(&[by.as_str()])),
+            key_reads: Proven::ALL.map(|by| {
+                ["success", "failure"]
+                    .map(|result| key_reads.with_label_values(&[by.as_str(), result]))
+            }),
             overhead: make.histogram(
                 "tollgate_overhead_seconds",
                 "The gateway's own time in a request, without queue and upstream.",
@@ -186,6 +217,17 @@ impl Families {
                 "tollgate_store_instances",
                 "Gateways last seen in the shared store; 0 without one.",
             )?,
+            store_slots: make.gauge(
+                "tollgate_store_slots",
+                "Units in flight here that the shared store counts.",
+            )?,
+            store_slots_restored: make
+                .counters(
+                    "tollgate_store_slots_restored_total",
+                    "Units in flight that the shared store had lost, and was told anew.",
+                    &[],
+                )?
+                .with_label_values::<&str>(&[]),
             local_keys: make.gauge(
                 "tollgate_store_local_keys",
                 "Entries of the store in process.",
@@ -214,9 +256,14 @@ impl Families {
                 "Requests that wait for their turn.",
                 &["policy"],
             )?,
+            in_use: make.gauges(
+                "tollgate_policy_concurrency_in_use",
+                "Units in flight here of concurrency that counts everybody together.",
+                &["policy"],
+            )?,
             limits: make.gauges(
                 "tollgate_policy_limit",
-                "Configured units per window.",
+                "Configured units per window, or at once.",
                 &["policy", "tier"],
             )?,
             upstream_requests: make.counters(
@@ -296,6 +343,28 @@ impl Families {
         }
     }
 
+    /// Counts a request, by what it proved of its caller.
+    pub fn identified(&self, by: Proven, proof: Proof) {
+        let counter = (self.identified.get(by as usize)).and_then(|all| all.get(proof as usize));
+        if let Some(counter) = counter {
+            counter.inc();
+        }
+    }
+
+    /// Says how many keys are in force.
+    pub fn keys_in_force(&self, by: Proven, count: usize) {
+        if let Some(gauge) = self.keys.get(by as usize) {
+            gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
+    }
+
+    /// Counts keys that were read again.
+    pub fn keys_read(&self, by: Proven, taken: bool) {
+        if let Some([success, failure]) = self.key_reads.get(by as usize) {
+            if taken { success } else { failure }.inc();
+        }
+    }
+
     /// Counts a failure of a store, by its position among the causes.
     pub fn store_failed(&self, cause: usize) {
         if let Some(counter) = self.store_errors.get(cause) {
@@ -328,6 +397,7 @@ impl Families {
         let _ = self.near_limit.remove_label_values(&[name]);
         let _ = self.queue_waits.remove_label_values(&[name]);
         let _ = self.queue_depths.remove_label_values(&[name]);
+        let _ = self.in_use.remove_label_values(&[name]);
         let _ = self.limits.remove_label_values(&[name, TIER]);
     }
 
