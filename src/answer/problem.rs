@@ -10,10 +10,24 @@ use super::template::{Escape, Template, essence, is_json};
 /// A policy is out of quota.
 pub const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 
+/// The server is short of capacity for a moment.
+pub const REDUCED_CAPACITY: &str =
+    "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
+
+pub(super) const REDUCED_CAPACITY_TITLE: &str =
+    "Request cannot be satisfied due to temporary server capacity constraints";
+
 pub(super) const QUOTA_TITLE: &str =
     "Request cannot be satisfied as assigned quota has been exceeded";
 pub(super) const QUOTA_DETAIL: &str =
     "Policy {policy} allows {limit} per {window}. Try again in {retry_after} seconds.";
+
+/// A caller is in a penalty.
+pub const ABNORMAL_USAGE: &str =
+    "https://iana.org/assignments/http-problem-types#abnormal-usage-detected";
+
+pub(super) const ABNORMAL_TITLE: &str =
+    "Request not satisfied due to detection of abnormal request pattern";
 
 /// The status says it all.
 pub const ABOUT_BLANK: &str = "about:blank";

@@ -12,11 +12,12 @@ use std::sync::Arc;
 
 pub use demand::{Demand, Demanded, Use, demand};
 pub use entity::{EntityKey, KeySecret, KeySource};
-pub use identity::Identity;
+pub use identity::{Identity, NewLimit};
 pub use outcome::{Outcome, Outcomes};
 pub use share::Shares;
 
-use crate::decide::{Cost, Decision, Rule, Verdict};
+use crate::decide::penalty::{self, Beside};
+use crate::decide::{Cost, Decision, Penalty, Rule, Verdict};
 
 /// A named rule that can be enforced.
 #[derive(Clone, Debug)]
@@ -35,10 +36,14 @@ pub struct Policy {
     pub key: Box<[KeySource]>,
     /// What to do when a part of the key is missing.
     pub on_missing_key: OnMissingKey,
+    /// Whether it counts preflights.
+    pub preflights: bool,
     /// What to do when the shared store gives no decision.
     pub on_store_failure: OnStoreFailure,
     /// Where its usage lives.
     pub scope: Scope,
+    /// How long whoever it denies stays denied; until there is room again if there is none.
+    pub penalty: Option<Penalty>,
     /// The most units that a gateway takes ahead of its requests from the shared store; none if it does not.
     pub lease: Option<NonZeroU64>,
     /// Which answers it counts; all if it does not ask.
@@ -126,6 +131,27 @@ pub struct Check<'a> {
     pub cost: Cost,
     /// Counted like the others, but denies nothing.
     pub shadow: bool,
+}
+
+impl<'a> Check<'a> {
+    /// The penalty beside it, of which this is kept.
+    #[must_use]
+    pub fn beside(&self, kept: Option<penalty::State>) -> Option<Beside<'a>> {
+        Some(Beside {
+            penalty: self.policy.penalty.as_ref()?,
+            kept,
+            begins: !self.lacks_a_place(),
+        })
+    }
+
+    /// Whether it may be denied for want of a place to wait in, which is not the caller's doing.
+    fn lacks_a_place(&self) -> bool {
+        let max_wait_us = |rule: &Rule| match rule {
+            Rule::LeakyBucket(rule) => rule.max_wait_us(),
+            _ => None,
+        };
+        max_wait_us(self.rule) == Some(0) && max_wait_us(&self.policy.rule) != Some(0)
+    }
 }
 
 /// A check and its decision.

@@ -267,12 +267,7 @@ impl<'a> Reader<'a> {
         let hint = advice::word(&self.path, &found);
         let near = match hint {
             Some(Hint::Meant(meant)) => Some(meant),
-            Some(Hint::Later) => None,
             _ => did_you_mean(&found, words.iter().copied()),
-        };
-        let help = match hint {
-            Some(Hint::Later) => format!("\"{found}\" is not part of this release; write {listed}"),
-            _ => format!("write {listed}"),
         };
         self.report(
             Finding::new(
@@ -281,7 +276,7 @@ impl<'a> Reader<'a> {
                 format!("`{} = \"{found}\"` is not known", self.key()),
             )
             .label(near.map_or_else(String::new, |near| format!("did you mean \"{near}\"?")))
-            .help(help),
+            .help(format!("write {listed}")),
         );
         None
     }
@@ -368,9 +363,12 @@ fn example(path: &[String], key: &str) -> &'static str {
         "key" if path.last().is_some_and(|table| table == "tls") => "\"tls.key\"",
         "limit" => "\"100/min\"",
         "key" => "\"ip\"",
+        "tz" => "\"Europe/Berlin\"",
         "address" => "\"127.0.0.1:8080\"",
         "addr" => "\"127.0.0.1:9000\"",
         "match" => "{ path = \"/*\" }",
+        "file" => "\"/etc/tollgate/api-keys.toml\"",
+        "sha256" => "\"…\", as `tollgate hash-key` prints it",
         _ => "…",
     }
 }
@@ -383,6 +381,7 @@ fn subject(path: &[String]) -> String {
         "upstreams" => Some("upstream"),
         "listeners" => Some("listener"),
         "rejects" => Some("reject"),
+        "keys" => Some("key"),
         _ => None,
     };
     match path {

@@ -84,6 +84,14 @@ codes! {
     E036,
     /// A policy that does not say what happens when its key is missing.
     E043,
+    /// Not a time zone, or a calendar that the limit does not go with.
+    E044,
+    /// A penalty without steps, with too many, or with one that is no longer than the one before.
+    E045,
+    /// A limit that is a rate where the kind has units at once, or the other way.
+    E046,
+    /// A lease that is a number of units where the kind has a duration, or the other way.
+    E047,
     /// A policy that counts no answer, or counts one and forgets it.
     E048,
     /// A `${VAR}` that is not set, or not closed.
@@ -104,6 +112,14 @@ codes! {
     E111,
     /// Several gateways without a common secret for their keys.
     E112,
+    /// A key source that nothing in `[identity]` yields.
+    E113,
+    /// Not a SHA-256 in hexadecimal digits.
+    E114,
+    /// One API key of two holders.
+    E115,
+    /// A file of API keys that names a policy or a tier that does not exist.
+    E116,
     /// A file without a certificate that can be used.
     E120,
     /// A file without a private key that can be used.
@@ -142,6 +158,15 @@ codes! {
     W214,
     /// A policy that can never deny: another always does before it.
     W215,
+    /// A route is limited only for those who show who they are.
+    W217,
+    /// Load shedding that never happens: a priority without it, more in flight than can be, or a target that no upstream is
+    /// given the time to miss.
+    W220,
+    /// A penalty for all callers together.
+    W223,
+    /// A lease of concurrency that a slow store may outlast.
+    W224,
     /// A certificate that is not good any more, or not yet.
     W225,
     /// TLS to whoever answers: certificates are not verified.

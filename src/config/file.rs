@@ -10,14 +10,19 @@ use super::ClientIpInLogs;
 use super::collections::{List, Named, Pairs};
 use super::decode::table;
 use super::items::{Count, Item, Key, ServerAt, UseItem};
-use super::values::{CostUnits, FilePath, Percent, Size, Span, Units, Version, Whole};
+use super::moments::{AnchorAt, ZoneName};
+use super::steps::Steps;
+use super::values::{
+    CostUnits, FilePath, LeaseOf, LimitOf, Percent, Size, Span, Units, Version, Whole,
+};
 use super::wire::{FieldValue, HostField, StatusItem, Wanted};
 pub(crate) use super::words::{
     Balance, Builtin, GlobalMode, Kind, LogFormat, RateLimitFields, RequestId, StoreWord, Unmatched,
 };
 use crate::answer::{Legacy, UpstreamFields, When};
 use crate::check::{Mode, OnMissingKey, OnStoreFailure, Scope, Unit};
-use crate::decide::{Anchor, Limit};
+use crate::decide::CalendarUnit;
+use crate::shed::Priority;
 use crate::tls::Oldest as TlsVersion;
 
 table! {
@@ -35,6 +40,8 @@ table! {
         listeners: Named<Listener> = "{ main = { address = \"127.0.0.1:8080\" } }";
         /// Who is calling.
         client_ip: ClientIp = "{}";
+        /// How callers prove who they are; nobody does if left out.
+        identity: Identity;
         /// Where usage is counted.
         store: Store = "{}";
         /// Where requests go.
@@ -45,6 +52,8 @@ table! {
         routes: Named<Route> = "{}";
         /// How denials are put.
         rejects: Named<Reject> = "{}";
+        /// When requests are turned away because the gateway is full; never if left out.
+        load_shedding: LoadShedding;
         /// The fields that answers carry.
         headers: Headers = "{}";
         /// What changes a running gateway; not there if left out.
@@ -129,6 +138,30 @@ table! {
         ipv6_prefix: Whole<1, 128> = "64";
         /// How many bits of an IPv4 address are one client.
         ipv4_prefix: Whole<1, 32> = "32";
+    }
+}
+
+table! {
+    /// How callers prove who they are.
+    Identity {
+        /// By API keys, of which a file holds the hashes.
+        api_key: ApiKey;
+        /// Header in which a trusted proxy names the plan that a caller is on; from others it is not read.
+        tier_header: HeaderName;
+    }
+}
+
+table! {
+    /// API keys.
+    ApiKey {
+        /// Header that keys are sent in, alone or behind "Bearer".
+        header: HeaderName;
+        /// Instead of a header: a cookie.
+        cookie: String;
+        /// Instead of a header: a query parameter. Keys then stand in the logs of everything on the way.
+        query: String;
+        /// TOML file of the keys' hashes; read again when it changes.
+        file: FilePath, required;
     }
 }
 
@@ -291,27 +324,34 @@ table! {
     Policy {
         /// The algorithm.
         kind: Kind, required;
-        /// Count and window: "100/min".
-        limit: Limit, required;
+        /// Count and window: "100/min"; of calendar months "100/month". Concurrency: units in flight at once, a number.
+        limit: LimitOf, required;
         /// Buckets: the most at once; the count of the limit if left out.
         burst: Units;
         /// Leaky bucket: the longest wait; longer ones are denied. Unbounded but for burst if left out.
         max_wait: Span<0, 3_600_000>;
-        /// Fixed window: windows begin with the clock ("epoch"), or with a caller's first request.
-        anchor: Anchor;
+        /// Fixed window: windows begin with the clock ("epoch"), with a caller's first request, or with the days, weeks or
+        /// months of a time zone: { calendar, tz }.
+        anchor: AnchorAt;
         /// Sliding counter: count the whole previous window, so that the limit is never exceeded.
         strict: bool;
         /// Whom it counts by: one source, or several together.
         key: Key, required;
         /// What becomes of a request that lacks a part of the key.
         on_missing_key: OnMissingKey;
+        /// Whether preflights are counted, which carry no credentials; if left out, only those of store = "local" are.
+        preflights: bool;
         /// What becomes of a request when the store gives no decision; store.on_failure if left out.
         on_store_failure: OnStoreFailure;
         /// "local" counts in each gateway apart, on purpose.
         store: Scope = "\"shared\"";
+        /// How long whoever it denies stays denied, however little is used then; of several, each denial after the end of
+        /// one is followed by the next.
+        penalty: Steps;
         /// The most units that a gateway takes ahead of a busy key's requests; the limit may be exceeded by so many for
-        /// each gateway. Counted in Valkey only, and on routes where it is the only policy.
-        lease: Units;
+        /// each gateway. Counted in Valkey only, and on routes where it is the only policy. Concurrency: how long what a
+        /// gateway holds counts once it is dead; 60s if left out.
+        lease: LeaseOf;
         /// Shadow counts but does not deny; off does neither.
         mode: Mode = "\"enforce\"";
         /// What is counted: requests, content-bytes, or a name of your own.
@@ -324,6 +364,16 @@ table! {
         reject: String = "\"default\"";
         /// Whether answers tell of it in their fields.
         advertise: bool = "true";
+    }
+}
+
+table! {
+    /// Windows that begin as those of a calendar.
+    CalendarTable {
+        /// What they are; weeks begin on Monday.
+        calendar: CalendarUnit, required;
+        /// Whose midnight it is: a time zone of the IANA database, as "Europe/Berlin" or "UTC".
+        tz: ZoneName, required;
     }
 }
 
@@ -350,6 +400,8 @@ table! {
         respond: Respond;
         /// Its policies: a name, { use, cost }, or { first_of = [ … ] } for the first whose key is present.
         policies: List<Item> = "[]";
+        /// Who is turned away first when the gateway is full: low, then normal, and high last.
+        priority: Priority = "\"normal\"";
         /// Taken off the path before it is forwarded.
         strip_prefix: String;
         /// Header fields added to the forwarded request.
@@ -430,6 +482,18 @@ table! {
         body_file: Pairs<FilePath> = "{}";
         /// Origins whose scripts may read the denial; "*" is everybody.
         cors: List<String> = "[]";
+    }
+}
+
+table! {
+    /// When requests are turned away because the gateway is full.
+    LoadShedding {
+        /// The most requests in flight. At 80 % of them routes of low priority turn requests away, at 95 % those of
+        /// normal priority.
+        max_in_flight: Whole<2, 10_000_000>, required;
+        /// How long upstreams may take to begin an answer, half of the time: while they take longer, fewer requests may
+        /// be in flight.
+        target_latency: Span<1, 3_600_000>;
     }
 }
 

@@ -16,12 +16,15 @@ mod fingerprint;
 mod include;
 mod interpolate;
 mod items;
+mod key_file;
 mod key_source;
 mod load;
+mod moments;
 mod name;
 mod read;
 mod shape;
 mod source;
+mod steps;
 mod summary;
 mod token;
 mod tree;
@@ -42,7 +45,9 @@ pub use dump::dump;
 pub use effective::Effective;
 pub use error::Diagnostic;
 pub use fingerprint::{Fingerprint, Look};
+pub use key_file::{Keys, KeysRead, Names, Seen, read_keys};
 pub use load::{LoadOptions, Loaded, load, load_text};
+pub use name::is_name;
 pub use summary::{schema, summary};
 pub use token::Token;
 
@@ -52,7 +57,9 @@ use crate::answer;
 use crate::check::outcome::Statuses;
 use crate::check::{Demand, KeySecret, OnStoreFailure, Policy};
 use crate::client;
+use crate::client::sent::Place as SentIn;
 use crate::route;
+use crate::shed;
 use crate::store::valkey::Address;
 use crate::tls;
 
@@ -65,6 +72,8 @@ pub struct Config {
     pub listeners: Vec<Listener>,
     /// `[client_ip]`.
     pub client_ip: client::Settings,
+    /// `[identity]`.
+    pub identity: Identity,
     /// `[store]`.
     pub store: Store,
     /// `[upstreams]`, by name.
@@ -75,6 +84,8 @@ pub struct Config {
     pub routes: route::Table<Arc<Route>>,
     /// `[rejects]`, `default` first.
     pub rejects: Vec<answer::Reject>,
+    /// `[load_shedding]`; none without the table, nor where everything is in shadow.
+    pub load_shedding: Option<shed::Settings>,
     /// `[headers]`.
     pub headers: answer::Settings,
     /// `[admin]`; none without the table.
@@ -125,6 +136,26 @@ pub struct Listener {
     pub tls: Option<tls::Listening>,
 }
 
+/// `[identity]`. Nobody proves who they are by default.
+#[derive(Debug, Default)]
+pub struct Identity {
+    /// By an API key.
+    pub api_key: Option<ApiKeys>,
+}
+
+/// `[identity] api_key`.
+#[derive(Debug)]
+pub struct ApiKeys {
+    /// Where keys are sent.
+    pub sent_in: SentIn,
+    /// The file of their hashes.
+    pub file: PathBuf,
+    /// Who holds which; nobody any if the file was not to be read.
+    pub keys: Arc<Keys>,
+    /// What was read of the file, if it was.
+    pub seen: Option<Seen>,
+}
+
 /// `[store]`.
 #[derive(Clone, Debug)]
 pub struct Store {
@@ -153,6 +184,15 @@ impl Store {
         match &self.kind {
             StoreKind::Local => false,
             StoreKind::Valkey(settings) => matches!(settings.address, Address::Cluster(_)),
+        }
+    }
+
+    /// The longest that the shared store is waited for, if there is one.
+    #[must_use]
+    pub fn patience(&self) -> Duration {
+        match &self.kind {
+            StoreKind::Local => Duration::ZERO,
+            StoreKind::Valkey(settings) => settings.timeout.max(settings.connect_timeout),
         }
     }
 }
@@ -265,6 +305,8 @@ pub struct Route {
     pub action: Action,
     /// The policies.
     pub demands: Vec<Demand>,
+    /// Who is turned away first.
+    pub priority: shed::Priority,
     /// Taken off the path before it is forwarded.
     pub strip_prefix: Option<Arc<str>>,
     /// Added to the forwarded request.

@@ -10,12 +10,14 @@ use prometheus::IntGauge;
 
 use super::gateway::Gateway;
 use super::settle::Settling;
+use super::slot::Slot;
 use super::wait::Place;
 use crate::check::{Check, EntityKey, Identity, Policy, Ruling, Source};
 use crate::client::Client;
 use crate::clock;
 use crate::config::Route;
 use crate::decide::{Cost, Decision, Rule};
+use crate::shed;
 
 /// What is known of a request while it is served.
 #[derive(Debug)]
@@ -44,10 +46,14 @@ pub struct Context {
     pub rulings: Vec<Ruled>,
     /// What was charged and is not final.
     pub settling: Settling,
+    /// What it was lent for as long as it is in flight.
+    pub slots: Vec<Slot>,
     /// Policies whose key was missing.
     pub missing_key: Vec<Arc<Policy>>,
-    /// Whether our own answer, not the upstream's, was a denial, and the wait it told.
+    /// Whether our own answer, not the upstream's, turned it away, and the wait it told.
     pub denied: Option<Denied>,
+    /// Its place among the requests in flight.
+    pub load: Option<shed::Place>,
     /// How long it waited in a leaky bucket.
     pub queued: Duration,
     /// Its place among those that wait.
@@ -64,9 +70,11 @@ pub struct Context {
     _in_flight: Gauged,
 }
 
-/// A denial.
+/// A denial, or a request that was shed.
 #[derive(Clone, Copy, Debug)]
 pub struct Denied {
+    /// Because the gateway is full, and not by a policy.
+    pub is_shed: bool,
     /// The `Retry-After` that was told.
     pub retry_after_s: Option<u64>,
 }
@@ -76,6 +84,8 @@ pub struct Denied {
 pub struct Forwarding {
     /// When it was handed on.
     pub started: Option<Instant>,
+    /// When all of it was.
+    pub sent: Option<Instant>,
     /// The server.
     pub server: Option<std::net::SocketAddr>,
     /// How often another server was tried, since one could not be connected to.
@@ -189,8 +199,10 @@ impl Context {
             admitted: None,
             rulings: Vec::new(),
             settling: Settling::new(Arc::clone(&gateway)),
+            slots: Vec::new(),
             missing_key: Vec::new(),
             denied: None,
+            load: None,
             queued: Duration::ZERO,
             place: None,
             own_time: None,
@@ -225,19 +237,25 @@ impl Context {
 
 /// Counted in a gauge, until it is dropped.
 #[derive(Debug)]
-pub struct Gauged(IntGauge);
+pub struct Gauged(IntGauge, i64);
 
 impl Gauged {
     /// One more.
     #[must_use]
     pub fn new(gauge: &IntGauge) -> Self {
-        gauge.inc();
-        Self(gauge.clone())
+        Self::several(gauge, 1)
+    }
+
+    /// So many more.
+    #[must_use]
+    pub fn several(gauge: &IntGauge, units: i64) -> Self {
+        gauge.add(units);
+        Self(gauge.clone(), units)
     }
 }
 
 impl Drop for Gauged {
     fn drop(&mut self) {
-        self.0.dec();
+        self.0.sub(self.1);
     }
 }

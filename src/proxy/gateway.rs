@@ -10,18 +10,20 @@ use http::{HeaderMap, StatusCode};
 use tokio::sync::Notify;
 use tracing::{info, warn};
 
+use super::callers::Callers;
 use super::context::Context;
 use super::peer::Made;
 use super::pool::Pool;
 use super::settle::Unsettled;
 use super::wait::Room;
 use crate::answer;
-use crate::check::{Demand, KeySecret, Policy};
-use crate::clock::{Clock, wall_now_us};
+use crate::check::{Demand, KeySecret};
+use crate::clock::{Clock, monotonic_now, wall_now_us};
 use crate::config::{Config, StoreKind, Target, Upstream};
 use crate::decide::Rule;
 use crate::record::access_log::AccessLog;
 use crate::record::metrics::{Labels, Metrics, RouteLabels, UpstreamLabels};
+use crate::shed::Load;
 use crate::store::Cause;
 use crate::store::limiter::Limiter;
 use crate::store::local::{LocalStore, SnapshotError};
@@ -38,8 +40,12 @@ pub struct Gateway {
     pub metrics: Metrics,
     /// What is logged.
     pub access_log: Arc<AccessLog>,
+    /// What callers prove who they are by.
+    pub callers: Callers,
     /// The servers of the upstreams, by position.
     pub pools: Box<[Pool]>,
+    /// The requests in flight, and how many there may be.
+    pub load: Load,
     /// Room to wait in.
     pub room: Room,
     /// For each leaky bucket the rule by which nobody waits, for when there is no room to; by policy.
@@ -125,9 +131,11 @@ impl Gateway {
         }
         let gateway = Self {
             limiter: Arc::new(Limiter::new(local, shared)),
+            callers: Callers::of(&config, metrics.families()),
             metrics,
             access_log: Arc::new(AccessLog::new(config.logs.json)),
             pools: pools(&config),
+            load: Load::new(config.load_shedding, monotonic_now()),
             room: Room::new(config.server.max_waiting),
             unqueued: unqueued(&config),
             unsettled: Unsettled::default(),
@@ -148,11 +156,14 @@ impl Gateway {
         {
             store.renew(settings.clone());
         }
+        self.load.apply(config.load_shedding);
         let next = Self {
             limiter: Arc::clone(&self.limiter),
+            callers: Callers::of(&config, self.metrics.families()),
             metrics: self.metrics.renewed(&labels(&config)),
             access_log: Arc::clone(&self.access_log),
             pools: pools(&config),
+            load: self.load.clone(),
             room: self.room.clone(),
             unqueued: unqueued(&config),
             unsettled: self.unsettled.clone(),
@@ -265,7 +276,12 @@ fn labels(config: &Config) -> Labels<'_> {
             .into_iter()
             .map(|route| RouteLabels {
                 name: &route.name,
-                policies: route.demands.iter().flat_map(policies_of).collect(),
+                policies: route
+                    .demands
+                    .iter()
+                    .flat_map(Demand::uses)
+                    .map(|a_use| &*a_use.policy)
+                    .collect(),
             })
             .collect(),
         policies: &config.policies,
@@ -286,12 +302,5 @@ fn labels(config: &Config) -> Labels<'_> {
             })
             .collect(),
         shared: !matches!(config.store.kind, StoreKind::Local),
-    }
-}
-
-fn policies_of(demand: &Demand) -> Vec<&Policy> {
-    match demand {
-        Demand::One(used) => vec![&*used.policy],
-        Demand::FirstOf(uses) => uses.iter().map(|used| &*used.policy).collect(),
     }
 }

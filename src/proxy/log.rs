@@ -15,7 +15,7 @@ use crate::check::entity::hashed_address;
 use crate::client::address;
 use crate::clock::{monotonic_now, wall_now_us};
 use crate::config::ClientIpInLogs;
-use crate::decide::Verdict;
+use crate::decide::{Penalised, Verdict};
 use crate::record::access_log::Entry;
 use crate::record::metrics::Fault;
 
@@ -158,14 +158,17 @@ fn append(
             .map(|started| millis(monotonic_now().saturating_duration_since(started))),
         retries: ctx.upstream.retries,
         decision: match (&ctx.denied, rulings.is_empty()) {
+            (Some(denied), _) if denied.is_shed => "shed",
             (Some(_), _) => "deny",
             (None, false) => "allow",
             (None, true) => "none",
         },
         source: telling.map(|ruling| ruling.source.as_str()),
         policy: telling.map(|ruling| &*ruling.check.policy.name),
-        limit: telling.map(|ruling| ruling.check.rule.limit().count.get()),
+        limit: telling.map(|ruling| ruling.check.rule.count().get()),
         remaining: telling.map(|ruling| ruling.decision.remaining),
+        penalty: telling
+            .is_some_and(|ruling| ruling.denies() && ruling.decision.penalised != Penalised::No),
         retry_after_s: ctx.denied.and_then(|denied| denied.retry_after_s),
         shadow_denied: rulings
             .iter()
@@ -174,6 +177,7 @@ fn append(
             .collect(),
         missing_key: ctx.missing_key.iter().map(|policy| &*policy.name).collect(),
         cost: telling.map(|ruling| ruling.check.cost.units()),
+        tier: ctx.identity.tier.as_deref(),
         key_hash: telling.map(|ruling| ruling.check.entity.short_hash()),
         user_agent: &user_agent,
         error: ctx.error,

@@ -31,7 +31,7 @@ use super::listen::Edge;
 use super::peer::NO_AUTHORITIES;
 use super::reload::Reloader;
 use super::stop::{End, Signals, drain};
-use super::watch::watch;
+use super::watch::{LOOK_EVERY, watch};
 use crate::admin::Control;
 use crate::admin::api::Api;
 use crate::admin::probes::Probes;
@@ -107,9 +107,10 @@ pub fn run(
     }
     let (gateway, connector) = Gateway::first(config)?;
     let config = Arc::clone(&gateway.config);
-    let (families, limiter) = (
+    let (families, limiter, load) = (
         Arc::clone(gateway.metrics.families()),
         Arc::clone(&gateway.limiter),
+        gateway.load.clone(),
     );
     let end = Arc::new(End::new(Arc::clone(&gateway.access_log), last));
     let current = Current::new(gateway);
@@ -177,7 +178,13 @@ pub fn run(
         serving.push(server.add_service(service));
     }
     if let Some(metrics) = &config.metrics {
-        let probes = Probes::new(families, limiter, Arc::clone(&ready), metrics.path.clone());
+        let probes = Probes::new(
+            families,
+            limiter,
+            load,
+            Arc::clone(&ready),
+            metrics.path.clone(),
+        );
         let mut service = Service::new("metrics".to_owned(), probes);
         service.threads = Some(1);
         service.add_tcp(&metrics.address.to_string());
@@ -251,7 +258,9 @@ impl BackgroundService for Background {
         let gateway = self.current.get();
         tokio::spawn(flush(Arc::clone(&gateway)));
         tokio::spawn(sweep(Arc::clone(&gateway)));
+        tokio::spawn(keep_slots(Arc::clone(&gateway)));
         tokio::spawn(resolve(self.current.clone()));
+        tokio::spawn(look_at_keys(self.current.clone()));
         if let Some((reloader, fingerprint)) = &self.watch {
             tokio::spawn(watch(Arc::clone(reloader), fingerprint.clone()));
         }
@@ -303,6 +312,25 @@ async fn sweep(gateway: Arc<Gateway>) {
             store.sweep(SWEEP_PART);
             yield_now().await;
         }
+    }
+}
+
+async fn look_at_keys(current: Current) {
+    let mut tick = interval(LOOK_EVERY);
+    loop {
+        tick.tick().await;
+        let gateway = current.get();
+        let looked = tokio::task::spawn_blocking(move || gateway.callers.look_again(&gateway));
+        if looked.await.is_err() {
+            warn!("looking at the files of keys failed");
+        }
+    }
+}
+
+/// Tells the shared store what is in flight here, for as long as the process lives.
+async fn keep_slots(gateway: Arc<Gateway>) {
+    if let Some(store) = gateway.limiter.shared() {
+        store.keep_slots().await;
     }
 }
 

@@ -4,17 +4,17 @@ use super::context::Context;
 use super::gateway::Gateway;
 use super::settle;
 use crate::check::{Demanded, Source};
-use crate::decide::Verdict;
+use crate::decide::{Penalised, Verdict};
 use crate::record::metrics;
 use crate::store::limiter::Outcome;
 use crate::store::{Cause, StoreError};
 
-/// Counts, and remembers, the policies whose key is missing.
-pub fn missing_keys(gateway: &Gateway, ctx: &mut Context, demanded: &Demanded<'_>) {
+/// Counts the policies that do not apply, or deny since their key is missing; and remembers those whose key is.
+pub fn not_asked(gateway: &Gateway, ctx: &mut Context, demanded: &Demanded<'_>) {
     let route = gateway
         .metrics
         .route(ctx.route.as_ref().map(|route| route.index));
-    for policy in &demanded.skipped {
+    for policy in demanded.skipped.iter().chain(&demanded.uncounted) {
         route.decision(policy.index, metrics::Verdict::Skip, None);
     }
     for policy in &demanded.missing {
@@ -50,6 +50,9 @@ pub fn decisions(gateway: &Gateway, ctx: &Context, demanded: &Demanded<'_>, outc
         }
         if ruling.decision.remaining.saturating_mul(5) <= ruling.check.rule.capacity() {
             series.near_limit.inc();
+        }
+        if ruling.decision.penalised == Penalised::Begins {
+            series.penalties.inc();
         }
     }
     if let Some(took) = outcome.store_took {

@@ -68,7 +68,7 @@ pub struct Entry<'a> {
     /// How often another server was tried.
     #[serde(skip_serializing_if = "is_zero")]
     pub retries: usize,
-    /// allow, deny, or none where nothing was decided.
+    /// allow, deny, shed, or none where nothing was decided.
     pub decision: &'a str,
     /// Where it was decided.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -82,6 +82,9 @@ pub struct Entry<'a> {
     /// What it has left.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remaining: Option<u64>,
+    /// Whether a penalty denied.
+    #[serde(skip_serializing_if = "is_false")]
+    pub penalty: bool,
     /// The wait that was told.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_after_s: Option<u64>,
@@ -94,6 +97,9 @@ pub struct Entry<'a> {
     /// Units that the policy took.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<u64>,
+    /// The plan that the caller is on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tier: Option<&'a str>,
     /// Whom the policy counted, as in the store, shortened.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_hash: Option<String>,
@@ -108,6 +114,11 @@ pub struct Entry<'a> {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
 const fn is_zero(number: &usize) -> bool {
     *number == 0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
+const fn is_false(flag: &bool) -> bool {
+    !*flag
 }
 
 /// Lines on their way out.
@@ -201,7 +212,9 @@ fn text(entry: &Entry<'_>) -> String {
     say("policy", entry.policy.as_ref().map(|v| v as _));
     say("source", entry.source.as_ref().map(|v| v as _));
     say("remaining", entry.remaining.as_ref().map(|v| v as _));
+    say("penalty", entry.penalty.then_some(&true as _));
     say("retry_after", entry.retry_after_s.as_ref().map(|v| v as _));
+    say("tier", entry.tier.as_ref().map(|v| v as _));
     say("key", entry.key_hash.as_ref().map(|v| v as _));
     say("queue_ms", entry.queue_ms.as_ref().map(|v| v as _));
     say("upstream", entry.upstream.as_ref().map(|v| v as _));

@@ -5,6 +5,7 @@ mod properties;
 mod refusals;
 mod upstream;
 
+use std::collections::BTreeSet;
 use std::num::NonZeroU64;
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
@@ -18,8 +19,8 @@ use tollgate::answer::{
 };
 use tollgate::check::{Check, EntityKey, Policy, Ruling, Source, Unit};
 use tollgate::decide::{
-    Anchor, Cost, Decision, FixedWindow, LeakyBucket, Limit, Rule, SlidingCounter, SlidingLog,
-    TokenBucket, Verdict,
+    Anchor, Concurrency, Cost, Decision, FixedWindow, LeakyBucket, Limit, Penalised, Rule,
+    SlidingCounter, SlidingLog, TokenBucket, Verdict,
 };
 
 use crate::support::policies::policy;
@@ -57,6 +58,11 @@ fn leaky(count: u64, window_us: u64, burst: u64) -> Rule {
     Rule::LeakyBucket(LeakyBucket::new(limit(count, window_us), burst, None).unwrap())
 }
 
+fn slots(count: u64) -> Rule {
+    let limit = limit(count, MINUTE);
+    Rule::Concurrency(Concurrency::new(limit.count, limit.window_us).unwrap())
+}
+
 fn ruling(policy: &Policy, decision: Decision) -> Ruling<'_> {
     Ruling {
         check: Check {
@@ -78,6 +84,7 @@ fn allowed(remaining: u64, reset_after_us: u64) -> Decision {
         retry_after_us: Some(0),
         reset_after_us,
         delay_us: 0,
+        penalised: Penalised::No,
     }
 }
 
@@ -88,6 +95,7 @@ fn denied(remaining: u64, retry_after_us: Option<u64>, reset_after_us: u64) -> D
         retry_after_us,
         reset_after_us,
         delay_us: 0,
+        penalised: Penalised::No,
     }
 }
 

@@ -4,9 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Each module, and what it may use.
-const FLOORS: [(&str, &[&str]); 15] = [
+const FLOORS: [(&str, &[&str]); 16] = [
     ("decide", &[]),
     ("request", &[]),
+    ("shed", &[]),
     ("tls", &[]),
     ("clock", &["decide"]),
     ("client", &["request"]),
@@ -14,30 +15,32 @@ const FLOORS: [(&str, &[&str]); 15] = [
     ("check", &["decide", "request", "client"]),
     ("store", &["decide", "check", "clock", "tls"]),
     ("answer", &["decide", "check"]),
-    ("record", &["decide", "check", "clock"]),
+    ("record", &["decide", "check", "clock", "shed"]),
     (
         "config",
         &[
-            "decide", "request", "clock", "client", "route", "check", "store", "answer", "record",
-            "tls",
+            "decide", "request", "shed", "clock", "client", "route", "check", "store", "answer",
+            "record", "tls",
         ],
     ),
     (
         "admin",
         &[
-            "decide", "check", "store", "answer", "record", "config", "clock",
+            "decide", "shed", "check", "store", "answer", "record", "config", "clock",
         ],
     ),
     (
         "proxy",
         &[
-            "admin", "decide", "request", "clock", "client", "route", "check", "store", "answer",
-            "record", "config", "tls",
+            "admin", "decide", "request", "shed", "clock", "client", "route", "check", "store",
+            "answer", "record", "config", "tls",
         ],
     ),
     (
         "cli",
-        &["proxy", "config", "store", "check", "decide", "clock"],
+        &[
+            "proxy", "config", "store", "check", "decide", "clock", "client",
+        ],
     ),
     ("lib", &[]),
 ];

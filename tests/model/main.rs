@@ -12,6 +12,7 @@ mod support;
 
 mod answers;
 mod architecture;
+mod calendar;
 mod cases;
 mod client;
 mod commands;
@@ -23,6 +24,9 @@ mod fleet;
 mod fuzz;
 mod leases;
 mod local_store;
+mod penalties;
 mod properties;
 mod routes;
+mod shedding;
+mod slots;
 mod vectors;

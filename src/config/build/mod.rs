@@ -2,14 +2,18 @@
 
 mod admin;
 mod answers;
+mod calendars;
+mod concurrency;
 mod gateway;
 mod health;
+pub(super) mod identity;
 mod idle;
 mod lints;
 mod path;
 mod pattern;
 mod policies;
 mod routes;
+mod shedding;
 mod store;
 mod store_url;
 mod tls;
@@ -32,6 +36,10 @@ use super::read;
 use super::source::{Place, Sources};
 use crate::tls::Authorities;
 
+/// What to do about a file that cannot be read where the configuration is checked, and not run.
+pub(super) const WITHOUT_FILES: &str =
+    "to check without the files that settings name: tollgate check --no-io";
+
 /// What every part of the building needs.
 #[derive(Clone, Copy)]
 pub(crate) struct Builder<'a> {
@@ -43,6 +51,8 @@ pub(crate) struct Builder<'a> {
     pub(crate) read: &'a RefCell<Vec<PathBuf>>,
     /// Whom the machine believes, once that was asked; an inner `None` if nobody.
     pub(crate) machine: &'a OnceCell<Option<Authorities>>,
+    /// The file of API keys, where the configuration names one.
+    pub(crate) keys: Option<&'a identity::ReadKeys>,
 }
 
 /// Builds the configuration; `None`, with the reasons among the findings, if something is wrong.
@@ -55,7 +65,9 @@ pub(crate) fn build(file: &File, builder: Builder<'_>) -> Option<Config> {
     let upstreams = builder.upstreams(file);
     let rejects = builder.rejects(file);
     let policies = builder.policies(file, store.as_ref());
+    let identity = builder.identity(file, &policies);
     let routes = builder.routes(file, &policies);
+    let load_shedding = builder.load_shedding(file);
     let headers = builder.headers(file);
     let admin = builder.admin(file);
     let metrics = builder.metrics(file);
@@ -66,17 +78,20 @@ pub(crate) fn build(file: &File, builder: Builder<'_>) -> Option<Config> {
         return None;
     }
     builder.check_any_route(file);
+    builder.warn_of_idle_shedding(file);
     let routes = routes?;
     builder.warn_of_idle(&policies, &routes);
     Some(Config {
         server: server?,
         listeners: listeners?,
         client_ip: client_ip?,
+        identity: identity?,
         store: store?,
         upstreams: upstreams?,
         policies: policies.finished()?,
         routes,
         rejects: rejects?,
+        load_shedding: load_shedding?,
         headers: headers?,
         admin: admin?,
         metrics: metrics?,
@@ -125,7 +140,7 @@ impl Builder<'_> {
                     Code::E051,
                     path.place,
                     format!("{} cannot be read: {error}", resolved.display()),
-                    "to check without the files that settings name: tollgate check --no-io",
+                    WITHOUT_FILES,
                 );
             })
             .ok()

@@ -6,8 +6,9 @@ use prometheus::{
     IntGaugeVec, Opts, Registry, TextEncoder,
 };
 
-use super::labels::{CodeClass, Fault};
+use super::labels::{CodeClass, Fault, Proof, Proven};
 use crate::clock::wall_now_us;
+use crate::shed::{Priority, Reason};
 
 /// The tier label of a policy's own limit.
 pub(super) const TIER: &str = "default";
@@ -29,11 +30,20 @@ pub struct Families {
     registry: Registry,
     /// Requests being served.
     pub in_flight: IntGauge,
+    /// Requests in flight, and those of them that are unanswered.
+    pub load_requests: [IntGauge; 2],
+    /// How many of each there may be.
+    pub load_limits: [IntGauge; 2],
+    /// Requests turned away because the gateway was full, by priority and reason.
+    shed: [[IntCounter; Reason::ALL.len()]; Priority::ALL.len()],
     /// Connections of clients.
     pub connections: IntGauge,
     /// Those closed since there were too many: in all, and from one address.
     connections_refused: [IntCounter; 2],
     bad_requests: [IntCounter; Fault::ALL.len()],
+    identified: [[IntCounter; Proof::ALL.len()]; Proven::ALL.len()],
+    keys: [IntGauge; Proven::ALL.len()],
+    key_reads: [[IntCounter; 2]; Proven::ALL.len()],
     /// Our own time in a request.
     pub overhead: Histogram,
     /// How long the shared store took to decide.
@@ -46,6 +56,10 @@ pub struct Families {
     pub store_nodes: [IntGauge; 2],
     /// Gateways that share the store, as far as it is known.
     pub store_instances: IntGauge,
+    /// Units in flight here that the shared store counts.
+    pub store_slots: IntGauge,
+    /// Of these, those that it had lost and was told anew.
+    pub store_slots_restored: IntCounter,
     /// Entries of the store in process.
     pub local_keys: IntGauge,
     /// Lines of the access log that were dropped.
@@ -60,8 +74,10 @@ pub struct Families {
     pub(super) decisions: IntCounterVec,
     pub(super) units: IntCounterVec,
     pub(super) near_limit: IntCounterVec,
+    pub(super) penalties: IntCounterVec,
     pub(super) queue_waits: HistogramVec,
     pub(super) queue_depths: IntGaugeVec,
+    pub(super) in_use: IntGaugeVec,
     pub(super) limits: IntGaugeVec,
     pub(super) upstream_requests: IntCounterVec,
     pub(super) upstream_durations: HistogramVec,
@@ -86,6 +102,14 @@ impl Families {
             "Connections closed at once since there were too many, by which limit.",
             &["reason"],
         )?;
+        let shed = make.counters(
+            "tollgate_shed_total",
+            "Requests turned away because the gateway was full.",
+            &["priority", "reason"],
+        )?;
+        let states = |gauges: IntGaugeVec| {
+            ["in_flight", "unanswered"].map(|state| gauges.with_label_values(&[state]))
+        };
         let nodes = make.gauges(
             "tollgate_store_nodes",
             "Servers of the shared store, by whether they are asked.",
@@ -101,6 +125,21 @@ impl Families {
             "How long the shared store took.",
             &["op"],
             &STORE_BUCKETS,
+        )?;
+        let identified = make.counters(
+            "tollgate_identity_total",
+            "Requests by what they proved of their caller, and how.",
+            &["kind", "result"],
+        )?;
+        let keys = make.gauges(
+            "tollgate_identity_keys",
+            "Keys in force: hashes of API keys, and keys that tokens are signed with.",
+            &["kind"],
+        )?;
+        let key_reads = make.counters(
+            "tollgate_identity_key_reads_total",
+            "Keys that were read again since they changed or might have, by what came of it.",
+            &["kind", "result"],
         )?;
         let families = Self {
             requests: make.counters(
@@ -120,10 +159,32 @@ impl Families {
                 &["route", "policy", "decision", "source"],
             )?,
             in_flight: make.gauge("tollgate_http_in_flight_requests", "Requests being served.")?,
+            load_requests: states(make.gauges(
+                "tollgate_load_requests",
+                "Requests that load shedding counts.",
+                &["state"],
+            )?),
+            load_limits: states(make.gauges(
+                "tollgate_load_limit",
+                "How many of them there may be now; 0 without load shedding.",
+                &["state"],
+            )?),
+            shed: Priority::ALL.map(|priority| {
+                Reason::ALL
+                    .map(|reason| shed.with_label_values(&[priority.as_str(), reason.as_str()]))
+            }),
             connections: make.gauge("tollgate_connections", "Connections of clients.")?,
             connections_refused: ["total", "address"]
                 .map(|reason| refused.with_label_values(&[reason])),
             bad_requests: Fault::ALL.map(|fault| bad_requests.with_label_values(&[fault.as_str()])),
+            identified: Proven::ALL.map(|by| {
+                Proof::ALL.map(|proof| identified.with_label_values(&[by.as_str(), proof.as_str()]))
+            }),
+            keys: Proven::ALL.map(|by| keys.with_label_values(&[by.as_str()])),
+            key_reads: Proven::ALL.map(|by| {
+                ["success", "failure"]
+                    .map(|result| key_reads.with_label_values(&[by.as_str(), result]))
+            }),
             overhead: make.histogram(
                 "tollgate_overhead_seconds",
                 "The gateway's own time in a request, without queue and upstream.",
@@ -159,6 +220,17 @@ impl Families {
                 "tollgate_store_instances",
                 "Gateways last seen in the shared store; 0 without one.",
             )?,
+            store_slots: make.gauge(
+                "tollgate_store_slots",
+                "Units in flight here that the shared store counts.",
+            )?,
+            store_slots_restored: make
+                .counters(
+                    "tollgate_store_slots_restored_total",
+                    "Units in flight that the shared store had lost, and was told anew.",
+                    &[],
+                )?
+                .with_label_values::<&str>(&[]),
             local_keys: make.gauge(
                 "tollgate_store_local_keys",
                 "Entries of the store in process.",
@@ -176,6 +248,11 @@ impl Families {
                 "Decisions after which at most a fifth is left.",
                 &["policy"],
             )?,
+            penalties: make.counters(
+                "tollgate_penalties_total",
+                "Penalties begun.",
+                &["policy"],
+            )?,
             queue_waits: make.histograms(
                 "tollgate_queue_wait_seconds",
                 "How long requests waited for their turn.",
@@ -187,9 +264,14 @@ impl Families {
                 "Requests that wait for their turn.",
                 &["policy"],
             )?,
+            in_use: make.gauges(
+                "tollgate_policy_concurrency_in_use",
+                "Units in flight here of concurrency that counts everybody together.",
+                &["policy"],
+            )?,
             limits: make.gauges(
                 "tollgate_policy_limit",
-                "Configured units per window.",
+                "Configured units per window, or at once.",
                 &["policy", "tier"],
             )?,
             upstream_requests: make.counters(
@@ -264,10 +346,40 @@ impl Families {
         if from_one_address { address } else { total }.inc();
     }
 
+    /// Counts a request that was turned away because the gateway was full.
+    pub fn shed(&self, priority: Priority, reason: Reason) {
+        let of_priority = self.shed.get(priority as usize);
+        if let Some(counter) = of_priority.and_then(|by_reason| by_reason.get(reason as usize)) {
+            counter.inc();
+        }
+    }
+
     /// Counts what a client did wrong.
     pub fn bad_request(&self, fault: Fault) {
         if let Some(counter) = self.bad_requests.get(fault as usize) {
             counter.inc();
+        }
+    }
+
+    /// Counts a request, by what it proved of its caller.
+    pub fn identified(&self, by: Proven, proof: Proof) {
+        let counter = (self.identified.get(by as usize)).and_then(|all| all.get(proof as usize));
+        if let Some(counter) = counter {
+            counter.inc();
+        }
+    }
+
+    /// Says how many keys are in force.
+    pub fn keys_in_force(&self, by: Proven, count: usize) {
+        if let Some(gauge) = self.keys.get(by as usize) {
+            gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
+    }
+
+    /// Counts keys that were read again.
+    pub fn keys_read(&self, by: Proven, taken: bool) {
+        if let Some([success, failure]) = self.key_reads.get(by as usize) {
+            if taken { success } else { failure }.inc();
         }
     }
 
@@ -301,8 +413,10 @@ impl Families {
     pub(super) fn forget_policy(&self, name: &str) {
         let _ = self.units.remove_label_values(&[name]);
         let _ = self.near_limit.remove_label_values(&[name]);
+        let _ = self.penalties.remove_label_values(&[name]);
         let _ = self.queue_waits.remove_label_values(&[name]);
         let _ = self.queue_depths.remove_label_values(&[name]);
+        let _ = self.in_use.remove_label_values(&[name]);
         let _ = self.limits.remove_label_values(&[name, TIER]);
     }
 

@@ -10,10 +10,10 @@ use std::sync::Arc;
 use prometheus::{Histogram, IntCounter, IntGauge};
 
 pub use families::Families;
-pub use labels::{CodeClass, Fault, Verdict};
+pub use labels::{CodeClass, Fault, Proof, Proven, Verdict};
 pub use route::RouteMetrics;
 
-use crate::check::Policy;
+use crate::check::{KeySource, Policy};
 use families::TIER;
 
 /// The route label of requests that no route matched.
@@ -73,10 +73,14 @@ pub struct PolicyMetrics {
     pub units: IntCounter,
     /// Decisions that left at most a fifth.
     pub near_limit: IntCounter,
+    /// Penalties that began.
+    pub penalties: IntCounter,
     /// How long requests waited for their turn.
     pub queue_wait: Histogram,
     /// Requests that wait now.
     pub queue_depth: IntGauge,
+    /// Units in flight, of concurrency that counts everybody together.
+    pub in_use: Option<IntGauge>,
 }
 
 /// The series of an upstream.
@@ -204,13 +208,16 @@ impl PolicyMetrics {
         families
             .limits
             .with_label_values(&[name, TIER])
-            .set(i64::try_from(policy.rule.limit().count.get()).unwrap_or(i64::MAX));
+            .set(i64::try_from(policy.rule.count().get()).unwrap_or(i64::MAX));
         Self {
             name: name.into(),
             units: families.units.with_label_values(&[name]),
             near_limit: families.near_limit.with_label_values(&[name]),
+            penalties: families.penalties.with_label_values(&[name]),
             queue_wait: families.queue_waits.with_label_values(&[name]),
             queue_depth: families.queue_depths.with_label_values(&[name]),
+            in_use: (policy.rule.lends() && *policy.key == [KeySource::Global])
+                .then(|| families.in_use.with_label_values(&[name])),
         }
     }
 }

@@ -12,7 +12,7 @@ use super::buckets::Buckets;
 use super::whose::Whose;
 use crate::check::{Check, Policy};
 use crate::clock::micros;
-use crate::decide::{Charge, Cost, Decision, Rule, Timestamp, Verdict};
+use crate::decide::{Charge, Cost, Decision, Penalised, Rule, Timestamp, Verdict};
 
 /// Leased units are kept for a tenth of the window ...
 const LASTS_OF_WINDOW: u64 = 10;
@@ -234,6 +234,7 @@ impl Lease {
             retry_after_us: Some(0),
             reset_after_us: last.reset_after_us.saturating_sub(since),
             delay_us: 0,
+            penalised: Penalised::No,
         })
     }
 
@@ -282,7 +283,8 @@ impl Lease {
 
 /// How long what is leased of this rule can be spent.
 fn lasts(rule: &Rule) -> Duration {
-    Duration::from_micros(rule.limit().window_us.get() / LASTS_OF_WINDOW)
+    let window_us = rule.limit().map_or(0, |limit| limit.window_us.get());
+    Duration::from_micros(window_us / LASTS_OF_WINDOW)
 }
 
 /// For how long a lease of this rule is to be enough.
