@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::entity::{Caller, Entity, entity};
+use super::tier::{Standing, Terms};
 use super::{Check, KeySecret, KeySource, Mode, OnMissingKey, Policy};
 use crate::decide::Cost;
 
@@ -29,6 +30,8 @@ pub enum Demand {
 pub struct Demanded<'a> {
     /// The checks, in the order of the route's list.
     pub checks: Vec<Check<'a>>,
+    /// Policies that do not apply since the caller, or the route, is exempt from them.
+    pub exempt: Vec<&'a Policy>,
     /// Policies that do not apply since their key is missing.
     pub skipped: Vec<&'a Policy>,
     /// Enforced policies whose key is missing and that then deny.
@@ -37,14 +40,21 @@ pub struct Demanded<'a> {
     pub ambiguous: Option<&'a Policy>,
 }
 
-/// Says what the request has to pass: reads the keys of the route's policies, and makes the checks.
+/// Says what the request has to pass: reads the keys of the route's policies, and makes the checks, each with the limits
+/// that its caller has.
 ///
 /// Of alternatives the first whose key is present counts, and the others say nothing; if none is, the last one's
 /// `on_missing_key` rules. A policy in shadow denies nobody whose key is missing: it is skipped. One that stands in
-/// the list twice takes both costs in one check.
+/// the list twice takes both costs in one check. Whom an exemption spares a policy is not asked for its key.
 #[must_use]
-pub fn demand<'a>(demands: &'a [Demand], caller: &Caller<'_>, secret: &KeySecret) -> Demanded<'a> {
+pub fn demand<'a>(
+    demands: &'a [Demand],
+    caller: &Caller<'_>,
+    secret: &KeySecret,
+    terms: Terms<'a>,
+) -> Demanded<'a> {
     let mut demanded = Demanded::default();
+    let standing = terms.of(caller);
     let mut entities = Entities {
         caller,
         secret,
@@ -62,9 +72,15 @@ pub fn demand<'a>(demands: &'a [Demand], caller: &Caller<'_>, secret: &KeySecret
                 present.or_else(|| on.next_back())
             }
         };
-        if let Some(chosen) = chosen {
-            let entity = entities.of(&chosen.policy.key);
-            demanded.add(chosen, entity);
+        match chosen {
+            Some(chosen) if standing.is_exempt_from(&chosen.policy) => {
+                demanded.exempt.push(&chosen.policy);
+            }
+            Some(chosen) => {
+                let entity = entities.of(&chosen.policy.key);
+                demanded.add(chosen, entity, &standing);
+            }
+            None => {}
         }
     }
     demanded
@@ -75,7 +91,7 @@ fn is_on(place: &Use) -> bool {
 }
 
 impl<'a> Demanded<'a> {
-    fn add(&mut self, place: &'a Use, entity: Entity) {
+    fn add(&mut self, place: &'a Use, entity: Entity, standing: &Standing<'a, '_>) {
         let policy: &'a Policy = &place.policy;
         let shadow = policy.mode == Mode::Shadow;
         match policy.on_missing_key {
@@ -97,9 +113,11 @@ impl<'a> Demanded<'a> {
             same.cost = Cost::new(same.cost.units().saturating_add(place.cost.units()));
             return;
         }
+        let (limits, _) = standing.limits(policy, entity.key);
         self.checks.push(Check {
             policy,
-            rule: &policy.rule,
+            limits,
+            rule: &limits.rule,
             entity: entity.key,
             cost: place.cost,
             shadow,

@@ -2,17 +2,24 @@
 
 pub mod demand;
 pub mod entity;
+pub mod grant;
 pub mod identity;
+pub mod limits;
+pub mod networks;
 mod read;
 pub mod share;
+pub mod tier;
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
 pub use demand::{Demand, Demanded, Use, demand};
 pub use entity::{EntityKey, KeySecret, KeySource};
-pub use identity::Identity;
+pub use grant::Granted;
+pub use identity::{Identity, NewLimit};
+pub use limits::{Limits, Unfit};
 pub use share::Shares;
+pub use tier::Plans;
 
 use crate::decide::{Cost, Decision, Rule, Verdict};
 
@@ -25,10 +32,10 @@ pub struct Policy {
     pub index: usize,
     /// Which states belong to it: changes with kind, window and key, not with limit or burst.
     pub generation: Generation,
-    /// Kind and numbers.
-    pub rule: Rule,
-    /// The rules of one instance's share, for when the shared store fails.
-    pub shares: Shares,
+    /// Kind and numbers, where no plan puts others in their place.
+    pub limits: Arc<Limits>,
+    /// Whether callers whom it counts together may have different limits.
+    pub uneven: bool,
     /// What it counts by: one source, or several together.
     pub key: Box<[KeySource]>,
     /// What to do when a part of the key is missing.
@@ -113,7 +120,9 @@ pub enum Unit {
 pub struct Check<'a> {
     /// The policy.
     pub policy: &'a Policy,
-    /// The rule to decide by: the policy's own, or its share when the shared store failed.
+    /// The caller's limits: the policy's own, or what a plan puts in their place.
+    pub limits: &'a Arc<Limits>,
+    /// The rule to decide by: that of the limits, or its share when the shared store failed.
     pub rule: &'a Rule,
     /// Whom it counts.
     pub entity: EntityKey,

@@ -369,6 +369,7 @@ fn example(key: &str) -> &'static str {
         "address" => "\"127.0.0.1:8080\"",
         "addr" => "\"127.0.0.1:9000\"",
         "match" => "{ path = \"/*\" }",
+        "limits" => "{ POLICY = \"100/min\" }",
         _ => "…",
     }
 }
@@ -381,6 +382,9 @@ fn subject(path: &[String]) -> String {
         "upstreams" => Some("upstream"),
         "listeners" => Some("listener"),
         "rejects" => Some("reject"),
+        "tiers" => Some("tier"),
+        "overrides" => Some("override"),
+        "exemptions" => Some("exemption"),
         _ => None,
     };
     match path {

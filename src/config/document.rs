@@ -23,7 +23,15 @@ const OVERRIDABLE: [&str; 7] = [
 ];
 
 /// What an included file may define.
-const INCLUDABLE: [&str; 4] = ["upstreams", "policies", "routes", "rejects"];
+const INCLUDABLE: [&str; 7] = [
+    "upstreams",
+    "policies",
+    "tiers",
+    "overrides",
+    "exemptions",
+    "routes",
+    "rejects",
+];
 
 const PREFIX: &str = "TOLLGATE__";
 

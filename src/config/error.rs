@@ -98,6 +98,18 @@ codes! {
     E102,
     /// A policy uses a reject that does not exist.
     E103,
+    /// A tier, an override or an exemption names a policy that does not exist.
+    E104,
+    /// An exemption names a route that does not exist.
+    E105,
+    /// A name that stands for something else already.
+    E106,
+    /// A limit over another window than that by which its policy counts.
+    E107,
+    /// A limit that is not of the policy's kind.
+    E108,
+    /// Two overrides with equal right to a caller.
+    E109,
     /// A header with a single address is believed from anybody.
     E111,
     /// Several gateways without a common secret for their keys.
@@ -130,6 +142,8 @@ codes! {
     W214,
     /// A policy that can never deny: another always does before it.
     W215,
+    /// An exemption of everybody.
+    W219,
 }
 
 /// Whether it keeps the configuration from loading.

@@ -49,7 +49,7 @@ pub use token::Token;
 use http::{HeaderName, HeaderValue, StatusCode};
 
 use crate::answer;
-use crate::check::{Demand, KeySecret, OnStoreFailure, Policy};
+use crate::check::{Demand, KeySecret, OnStoreFailure, Plans, Policy};
 use crate::client;
 use crate::route;
 use crate::store::valkey::Address;
@@ -69,6 +69,8 @@ pub struct Config {
     pub upstreams: Vec<Upstream>,
     /// `[policies]`, by name; [`Policy::index`] is the position here.
     pub policies: Vec<Arc<Policy>>,
+    /// `[tiers]`, `[overrides]`, `[exemptions]`, and the limits of API keys.
+    pub plans: Plans,
     /// `[routes]`; [`Route::index`] counts them by name.
     pub routes: route::Table<Arc<Route>>,
     /// `[rejects]`, `default` first.

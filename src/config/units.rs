@@ -130,6 +130,22 @@ fn read_rate(text: &str) -> Option<Result<Limit, Refusal>> {
     Some(Ok(Limit { count, window_us }))
 }
 
+/// A rate as [`rate`] reads it: `100/min`.
+pub(crate) fn rate_text(limit: Limit) -> String {
+    format!("{}/{}", limit.count, window_text(limit))
+}
+
+/// The window of a rate, as it is written in one.
+pub(crate) fn window_text(limit: Limit) -> String {
+    let millis = limit.window_us.get() / 1_000;
+    let unit = UNITS.iter().find(|(_, unit)| millis.is_multiple_of(*unit));
+    match unit.map(|(name, unit)| (name, millis / unit)) {
+        Some((name, 1)) => (*name).to_owned(),
+        Some((name, times)) => format!("{times}{name}"),
+        None => duration_text(Duration::from_micros(limit.window_us.get())),
+    }
+}
+
 /// `64KiB`: a whole number of bytes, in powers of two.
 pub(crate) fn size(text: &str) -> Result<u64, Refusal> {
     let (digits, letters) = leading(text, |c| c.is_ascii_digit() || c == '_');

@@ -7,6 +7,7 @@ use super::error::{Code, Finding};
 use super::shape::Shape;
 use super::tree::{Node, Value};
 use super::units;
+use crate::check::NewLimit;
 use crate::decide::Limit;
 
 /// A whole number from `MIN` to `MAX`.
@@ -196,6 +197,21 @@ impl Decode for Limit {
                 reader.report(finding.help(refusal.help.unwrap_or_default()));
                 None
             }
+        }
+    }
+}
+
+impl Decode for NewLimit {
+    fn shape() -> Shape {
+        Shape::AnyOf(vec![Limit::shape(), Units::shape()])
+    }
+
+    fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
+        match &node.value {
+            Value::Whole(number) if *number > 0 => {
+                Units::decode(node, reader).map(|count| Self::Count(count.0))
+            }
+            _ => Limit::decode(node, reader).map(Self::Rate),
         }
     }
 }

@@ -204,6 +204,44 @@ impl Rule {
         }
     }
 
+    /// Whether it is a bucket: then what is used is no count of a window.
+    #[must_use]
+    pub const fn is_bucket(&self) -> bool {
+        matches!(self, Self::TokenBucket(_) | Self::LeakyBucket(_))
+    }
+
+    /// The same with another limit. A bucket's burst grows and shrinks with the count, rounded up.
+    ///
+    /// # Errors
+    ///
+    /// [`TooLarge`] when the numbers would not stay exact.
+    pub fn with_limit(&self, limit: Limit) -> Result<Self, TooLarge> {
+        match self {
+            Self::FixedWindow(rule) => {
+                FixedWindow::new(limit, rule.anchor()).map(Self::FixedWindow)
+            }
+            Self::SlidingLog(_) => SlidingLog::new(limit).map(Self::SlidingLog),
+            Self::SlidingCounter(rule) => {
+                SlidingCounter::new(limit, rule.strict()).map(Self::SlidingCounter)
+            }
+            Self::TokenBucket(_) => {
+                TokenBucket::new(limit, self.burst_with(limit)).map(Self::TokenBucket)
+            }
+            Self::LeakyBucket(rule) => {
+                LeakyBucket::new(limit, self.burst_with(limit), rule.max_wait_us())
+                    .map(Self::LeakyBucket)
+            }
+        }
+    }
+
+    /// As many times the count of `limit` as the burst is of this rule's, rounded up.
+    fn burst_with(&self, limit: Limit) -> NonZeroU64 {
+        let grown = u128::from(self.capacity()).saturating_mul(u128::from(limit.count.get()));
+        let burst = grown.div_ceil(u128::from(self.limit().count.get()));
+        let burst = u64::try_from(burst).unwrap_or(u64::MAX);
+        NonZeroU64::new(burst).unwrap_or(NonZeroU64::MIN)
+    }
+
     /// Decides one request at `now`, charging `cost` or nothing.
     ///
     /// Returns what becomes of the state, and the answer. What another kind kept counts as nothing.

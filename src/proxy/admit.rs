@@ -15,10 +15,11 @@ use super::{head, tally};
 use crate::answer::{self, Answer, Asked, Refusal};
 use crate::check::demand::demand;
 use crate::check::entity::Caller;
-use crate::check::{Check, Demanded, Ruling};
+use crate::check::tier::Terms;
+use crate::check::{Check, Demanded, Granted, Ruling};
 use crate::client;
 use crate::clock;
-use crate::decide::Rule;
+use crate::decide::{Rule, Timestamp};
 use crate::record::metrics::Fault;
 use crate::route::path::Normalised;
 
@@ -40,7 +41,8 @@ pub async fn admit(
     raw_target: &[u8],
     ctx: &mut Context,
 ) -> Admission {
-    match decide(gateway, head, raw_target, ctx).await {
+    let granted = Granted::default();
+    match decide(gateway, &granted, head, raw_target, ctx).await {
         Ok(delay) => Admission::Serve(delay),
         Err(refusal) => Admission::Refuse(Box::new(refuse(gateway, head, ctx, refusal))),
     }
@@ -48,6 +50,7 @@ pub async fn admit(
 
 async fn decide<'g>(
     gateway: &'g Gateway,
+    granted: &'g Granted,
     head: &request::Parts,
     raw_target: &[u8],
     ctx: &mut Context,
@@ -69,8 +72,14 @@ async fn decide<'g>(
         route: &matched.route.name,
         params: &matched.params,
     };
-    let mut demanded = demand(&matched.route.demands, &caller, &config.store.key_secret);
-    tally::missing_keys(gateway, ctx, &demanded);
+    let terms = Terms {
+        plans: &config.plans,
+        granted,
+        now: Timestamp::default(),
+    };
+    let secret = &config.store.key_secret;
+    let mut demanded = demand(&matched.route.demands, &caller, secret, terms);
+    tally::not_applying(gateway, ctx, &demanded);
     refuse_without_key(&demanded)?;
     ctx.place = place(gateway, &mut demanded);
     let outcome = gateway.limiter.decide(&demanded.checks).await;
@@ -140,9 +149,7 @@ fn place<'g>(gateway: &'g Gateway, demanded: &mut Demanded<'g>) -> Option<Place>
     let place = gateway.room.take();
     if place.is_none() {
         for check in demanded.checks.iter_mut().filter(|check| queues(check)) {
-            if let Some(Some(rule)) = gateway.unqueued.get(check.policy.index) {
-                check.rule = rule;
-            }
+            check.rule = check.limits.unqueued.as_ref().unwrap_or(check.rule);
         }
     }
     place

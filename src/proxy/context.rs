@@ -10,7 +10,7 @@ use prometheus::IntGauge;
 
 use super::gateway::Gateway;
 use super::wait::Place;
-use crate::check::{Check, EntityKey, Identity, Policy, Ruling, Source};
+use crate::check::{Check, EntityKey, Identity, Limits, Policy, Ruling, Source};
 use crate::client::Client;
 use crate::clock;
 use crate::config::Route;
@@ -85,7 +85,8 @@ pub struct Forwarding {
 #[derive(Clone, Debug)]
 pub struct Ruled {
     policy: Arc<Policy>,
-    /// What it was decided by: the policy's own, or another in its place.
+    limits: Arc<Limits>,
+    /// What it was decided by: the rule of the limits, or another in its place.
     rule: Rule,
     entity: EntityKey,
     cost: Cost,
@@ -100,6 +101,7 @@ impl Ruled {
     pub fn new(ruling: &Ruling<'_>, policies: &[Arc<Policy>]) -> Option<Self> {
         Some(Self {
             policy: Arc::clone(policies.get(ruling.check.policy.index)?),
+            limits: Arc::clone(ruling.check.limits),
             rule: ruling.check.rule.clone(),
             entity: ruling.check.entity,
             cost: ruling.check.cost,
@@ -115,6 +117,7 @@ impl Ruled {
         Ruling {
             check: Check {
                 policy: &self.policy,
+                limits: &self.limits,
                 rule: &self.rule,
                 entity: self.entity,
                 cost: self.cost,

@@ -16,7 +16,6 @@ use crate::answer;
 use crate::check::{Demand, KeySecret, Policy};
 use crate::clock::{Clock, wall_now_us};
 use crate::config::{Config, StoreKind, Target};
-use crate::decide::Rule;
 use crate::record::access_log::AccessLog;
 use crate::record::metrics::{Labels, Metrics, RouteLabels};
 use crate::store::Cause;
@@ -39,8 +38,6 @@ pub struct Gateway {
     pub pools: Box<[Pool]>,
     /// Room to wait in.
     pub room: Room,
-    /// For each leaky bucket the rule by which nobody waits, for when there is no room to; by policy.
-    pub unqueued: Box<[Option<Rule>]>,
     /// Whether the log says that a forwarding header is not read: once is enough.
     pub told_of_forwarding: AtomicBool,
 }
@@ -98,7 +95,6 @@ impl Gateway {
             access_log: Arc::new(AccessLog::new(config.logs.json)),
             pools: pools(&config),
             room: Room::new(config.server.max_waiting),
-            unqueued: unqueued(&config),
             told_of_forwarding: AtomicBool::new(false),
             config,
         };
@@ -121,7 +117,6 @@ impl Gateway {
             access_log: Arc::clone(&self.access_log),
             pools: pools(&config),
             room: self.room.clone(),
-            unqueued: unqueued(&config),
             told_of_forwarding: AtomicBool::new(false),
             config,
         }
@@ -185,14 +180,6 @@ fn pools(config: &Config) -> Box<[Pool]> {
     pools
 }
 
-fn unqueued(config: &Config) -> Box<[Option<Rule>]> {
-    config
-        .policies
-        .iter()
-        .map(|policy| policy.rule.without_waiting())
-        .collect()
-}
-
 /// What metrics need of a configuration, in the order of its indexes.
 fn labels(config: &Config) -> Labels<'_> {
     let mut routes: Vec<_> = config.routes.iter().collect();
@@ -206,6 +193,7 @@ fn labels(config: &Config) -> Labels<'_> {
             })
             .collect(),
         policies: &config.policies,
+        plans: &config.plans,
         upstreams: config
             .upstreams
             .iter()

@@ -8,11 +8,14 @@ use crate::record::metrics;
 use crate::store::limiter::Outcome;
 use crate::store::{Cause, StoreError};
 
-/// Counts, and remembers, the policies whose key is missing.
-pub fn missing_keys(gateway: &Gateway, ctx: &mut Context, demanded: &Demanded<'_>) {
+/// Counts the policies that do not apply, and remembers those whose key is missing.
+pub fn not_applying(gateway: &Gateway, ctx: &mut Context, demanded: &Demanded<'_>) {
     let route = gateway
         .metrics
         .route(ctx.route.as_ref().map(|route| route.index));
+    for policy in &demanded.exempt {
+        route.decision(policy.index, metrics::Verdict::Exempt, None);
+    }
     for policy in &demanded.skipped {
         route.decision(policy.index, metrics::Verdict::Skip, None);
     }

@@ -217,7 +217,7 @@ impl Limiter {
             .iter()
             .filter(|check| check.policy.on_store_failure == OnStoreFailure::Local)
             .map(|check| Check {
-                rule: check.policy.shares.among(instances),
+                rule: check.limits.shares.among(instances),
                 ..*check
             })
             .collect();

@@ -705,7 +705,7 @@ fn rates_are_counts_over_windows() {
         let config = accepted(&with_policy(&format!(
             "kind = \"sliding-counter\"\nlimit = \"{rate}\"\nkey = \"ip\"\n"
         )));
-        let limit = config.policies[0].rule.limit();
+        let limit = config.policies[0].limits.rule.limit();
         assert_eq!(limit.count.get(), count, "{rate}");
         assert_eq!(limit.window_us.get(), window_ms * 1_000, "{rate}");
     }
@@ -858,7 +858,7 @@ policies = ["z", { use = "b", cost = 0 }]
     };
     assert_eq!((&*b.name, b.index, &*z.name, z.index), ("b", 0, "z", 1));
     assert_eq!(
-        b.rule.capacity(),
+        b.limits.rule.capacity(),
         6,
         "a bucket holds the limit where no burst is written"
     );
@@ -875,7 +875,7 @@ policies = ["z", { use = "b", cost = 0 }]
         (z.mode, z.scope, z.on_store_failure),
         (Mode::Shadow, Scope::Local, OnStoreFailure::Deny)
     );
-    assert!(matches!(&z.rule, Rule::LeakyBucket(rule) if rule.burst() == 30));
+    assert!(matches!(&z.limits.rule, Rule::LeakyBucket(rule) if rule.burst() == 30));
     let route = config.routes.iter().next().unwrap();
     assert!(matches!(route.action, Action::Respond(status, _) if status == 204));
     let costs: Vec<u64> = route

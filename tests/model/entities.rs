@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use tollgate::check::entity::{BadKeySource, Caller, Entity, entity};
+use tollgate::check::tier::Terms;
 use tollgate::check::{
-    Demand, Identity, KeySecret, KeySource, Mode, OnMissingKey, Policy, Use, demand,
+    Demand, Granted, Identity, KeySecret, KeySource, Mode, OnMissingKey, Plans, Policy, Use, demand,
 };
 use tollgate::client::address::Prefixes;
-use tollgate::decide::{Cost, Rule, SlidingLog};
+use tollgate::decide::{Cost, Rule, SlidingLog, Timestamp};
 use tollgate::request::RequestView;
 
 use crate::support::policies::policy;
@@ -219,7 +220,13 @@ fn place(name: &str, key: &[&str], on_missing_key: OnMissingKey, mode: Mode) -> 
 fn demanded(demands: &[Demand], lines: &[(&str, &[u8])]) -> [Vec<String>; 3] {
     with_caller("192.0.2.1", lines, None, |caller| {
         let secret = secret();
-        let found = demand(demands, caller, &secret);
+        let (plans, granted) = (Plans::default(), Granted::default());
+        let terms = Terms {
+            plans: &plans,
+            granted: &granted,
+            now: Timestamp::default(),
+        };
+        let found = demand(demands, caller, &secret, terms);
         let names = |policies: &[&Policy]| policies.iter().map(|p| p.name.to_string()).collect();
         let checks = found.checks.iter().map(|c| {
             format!(

@@ -11,7 +11,7 @@ use tollgate::decide::{Decision, Timestamp, Verdict};
 use tollgate::store::local::{LocalStore, Outage};
 use tollgate::store::valkey::lease::{Asking, Leases};
 
-use crate::support::policies::{check, policy, rule};
+use crate::support::policies::{check, limits, policy, rule};
 
 const START_US: u64 = 1_700_000_000_000_000;
 const SECOND_US: u64 = 1_000_000;
@@ -104,7 +104,7 @@ impl<'w> World<'w> {
     }
 
     fn play(&mut self) {
-        let limit = self.policy.rule.limit();
+        let limit = self.policy.limits.rule.limit();
         let (count, window_us) = (limit.count.get(), limit.window_us.get());
         let mut at = 0;
         // Now and then more than the limit, now and then less, now and then nothing.
@@ -135,7 +135,7 @@ impl<'w> World<'w> {
         let (now, leases) = (self.at(at), &self.gateways[gateway]);
         if let Some(decision) = leases.spend(&check, now) {
             assert_eq!(decision.verdict, Verdict::Allow);
-            assert!(decision.remaining <= self.policy.rule.capacity());
+            assert!(decision.remaining <= self.policy.limits.rule.capacity());
             self.seen.spent += cost;
             self.passed.push((at, cost));
             return;
@@ -182,7 +182,7 @@ impl<'w> World<'w> {
         match (decision.verdict, asking) {
             (Verdict::Allow, Some(asking)) => {
                 let told = asking.granted(decided_at, decision, now);
-                assert!(told.remaining <= self.policy.rule.capacity());
+                assert!(told.remaining <= self.policy.limits.rule.capacity());
                 self.passed.push((at, cost));
             }
             (Verdict::Deny, Some(asking)) => {
@@ -202,7 +202,7 @@ impl<'w> World<'w> {
 
     /// No span of a window lets through more than the rule does, and what the gateways held before it.
     fn holds(&mut self, kind: &str) {
-        let limit = self.policy.rule.limit();
+        let limit = self.policy.limits.rule.limit();
         let (count, window_us) = (limit.count.get(), limit.window_us.get());
         let by_rule = match kind {
             "sliding-log" | "strict" => count,
@@ -355,7 +355,7 @@ fn a_lease_ends_and_another_limit_has_none_of_it() {
         pair.leases.spend(&check(policy, 1, 1), now).is_some()
     };
     let edited = Policy {
-        rule: rule("fixed-window", 200_000, 60 * SECOND_US, 1),
+        limits: limits(rule("fixed-window", 200_000, 60 * SECOND_US, 1)),
         ..pair.policy.clone()
     };
     assert!(!check_at(&pair, &edited, 1));

@@ -23,6 +23,7 @@ mod fleet;
 mod fuzz;
 mod leases;
 mod local_store;
+mod plans;
 mod properties;
 mod routes;
 mod vectors;

@@ -11,7 +11,7 @@ use tollgate::decide::{
 };
 use tollgate::store::local::{LocalStore, Outage};
 
-use crate::support::policies::{check, policy};
+use crate::support::policies::{check, limits, policy};
 use crate::support::script::Script;
 use crate::support::traces::{Gap, cases, limit, random_cost, random_rule, random_window};
 use crate::support::valkey::Valkey;
@@ -164,7 +164,7 @@ fn the_three_agree_on_what_is_given_back() {
             now = Gap::random(&mut random, window_us).after(now, last.as_ref());
             let at = Timestamp::from_micros(now);
             if random.u8(0..20) == 0 {
-                policy.rule = random_rule(&mut random, kind, window_us);
+                policy.limits = limits(random_rule(&mut random, kind, window_us));
                 charges.clear();
             }
             if !charges.is_empty() && random.u8(0..3) == 0 {
@@ -172,7 +172,7 @@ fn the_three_agree_on_what_is_given_back() {
                 let charge = charges.swap_remove(random.usize(..charges.len()));
                 triple.refund(&[(check(&policy, seed, 1), charge)], at);
             } else {
-                let cost = random_cost(&mut random, policy.rule.capacity(), last.as_ref());
+                let cost = random_cost(&mut random, policy.limits.rule.capacity(), last.as_ref());
                 let check = check(&policy, seed, cost);
                 last = triple.decide(&[check], at).pop();
                 charges.extend(last.and_then(|decision| charge_of(&check, &decision, at)));
@@ -203,9 +203,9 @@ fn the_three_agree_on_random_histories() {
             now = Gap::random(&mut random, window_us).after(now, last.as_ref());
             if random.u8(0..20) == 0 {
                 // An edit of limit and burst, in the middle of a life.
-                policy.rule = random_rule(&mut random, kind, window_us);
+                policy.limits = limits(random_rule(&mut random, kind, window_us));
             }
-            let cost = random_cost(&mut random, policy.rule.capacity(), last.as_ref());
+            let cost = random_cost(&mut random, policy.limits.rule.capacity(), last.as_ref());
             let check = check(&policy, seed, cost);
             last = triple.decide(&[check], Timestamp::from_micros(now)).pop();
         }
@@ -246,7 +246,7 @@ fn the_three_agree_on_several_checks_at_once() {
                     ..check(
                         policy,
                         random.u64(0..2),
-                        random_cost(&mut random, policy.rule.capacity(), last.get(n)),
+                        random_cost(&mut random, policy.limits.rule.capacity(), last.get(n)),
                     )
                 })
                 .collect();

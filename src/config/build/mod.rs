@@ -7,6 +7,7 @@ mod idle;
 mod lints;
 mod path;
 mod pattern;
+mod plans;
 mod policies;
 mod routes;
 mod store;
@@ -50,6 +51,7 @@ pub(crate) fn build(file: &File, builder: Builder<'_>) -> Option<Config> {
     let upstreams = builder.upstreams(file);
     let rejects = builder.rejects(file);
     let policies = builder.policies(file, store.as_ref());
+    let plans = builder.plans(file, &policies);
     let routes = builder.routes(file, &policies);
     let headers = builder.headers(file);
     let admin = builder.admin(file);
@@ -61,8 +63,8 @@ pub(crate) fn build(file: &File, builder: Builder<'_>) -> Option<Config> {
         return None;
     }
     builder.check_any_route(file);
-    let routes = routes?;
-    builder.warn_of_idle(&policies, &routes);
+    let (routes, plans) = (routes?, plans?);
+    builder.warn_of_idle(&policies, &routes, &plans);
     Some(Config {
         server: server?,
         listeners: listeners?,
@@ -70,6 +72,7 @@ pub(crate) fn build(file: &File, builder: Builder<'_>) -> Option<Config> {
         store: store?,
         upstreams: upstreams?,
         policies: policies.finished()?,
+        plans,
         routes,
         rejects: rejects?,
         headers: headers?,
@@ -104,7 +107,12 @@ impl Builder<'_> {
         }
         let finding = Finding::new(code, name.place, message);
         self.findings.add(if known.is_empty() {
-            finding.help(format!("define [{what}s.{}]", name.value))
+            let table = if what == "policy" {
+                "policies".to_owned()
+            } else {
+                format!("{what}s")
+            };
+            finding.help(format!("define [{table}.{}]", name.value))
         } else {
             finding.note(format!("defined are: {}", known.join(", ")))
         });

@@ -4,12 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
+use ipnet::IpNet;
+
 use super::answers::DEFAULT;
 use super::routes::uses_of;
 use super::{Builder, by_name, non_zero, value};
 use crate::check::{
-    Generation, KeySource, Mode, OnMissingKey, OnStoreFailure, Policy, Scope, Shares,
+    Generation, KeySource, Limits, Mode, OnMissingKey, OnStoreFailure, Policy, Scope,
 };
+use crate::client::address::Prefixes;
 use crate::clock::micros;
 use crate::config::Store;
 use crate::config::collections::Named;
@@ -89,6 +92,7 @@ impl Builder<'_> {
         let shadow = value(&file.mode) == Some(GlobalMode::Shadow);
         let rejects = reject_names(file);
         let given_back = given_back(file, store);
+        let uneven = uneven(file);
         let built = written
             .into_iter()
             .enumerate()
@@ -101,6 +105,7 @@ impl Builder<'_> {
                     shadow,
                     rejects: &rejects,
                     given_back: &given_back,
+                    uneven: &uneven,
                     reject_table: file.rejects.as_ref(),
                 };
                 let built = Built {
@@ -136,8 +141,8 @@ impl Builder<'_> {
             name: common.name.into(),
             index: common.index,
             generation: generation(&rule, written, &sources),
-            shares: Shares::new(&rule, common.instances),
-            rule,
+            limits: Arc::new(Limits::new(rule, common.instances)),
+            uneven: common.uneven.contains(common.name),
             key: sources,
             // Where the key cannot be missing, nobody asks; routes see to it where it can.
             on_missing_key: value(&written.on_missing_key).unwrap_or(OnMissingKey::Skip),
@@ -331,6 +336,7 @@ struct Common<'a> {
     shadow: bool,
     rejects: &'a [&'a str],
     given_back: &'a BTreeSet<&'a str>,
+    uneven: &'a BTreeSet<&'a str>,
     reject_table: Option<&'a At<Named<Reject>>>,
 }
 
@@ -367,6 +373,78 @@ fn given_back<'f>(file: &'f File, store: Option<&Store>) -> BTreeSet<&'f str> {
         }
     }
     given_back
+}
+
+/// The policies whose key counts callers together that may have different limits: a tier's, or an override's.
+fn uneven(file: &File) -> BTreeSet<&str> {
+    let policies = by_name(file.policies.as_ref());
+    let sources = |name: &str| {
+        let key = policies
+            .get(name)
+            .and_then(|(_, policy)| policy.key.as_ref());
+        key.into_iter()
+            .flat_map(|key| &key.value.0)
+            .map(|at| &at.value)
+    };
+    let mut uneven = BTreeSet::new();
+    let tiers = by_name(file.tiers.as_ref());
+    let overrides = by_name(file.overrides.as_ref());
+    let of_identities = tiers.values().map(|(_, tier)| &tier.limits).chain(
+        overrides
+            .values()
+            .filter(|(_, written)| written.identity.is_some())
+            .map(|(_, written)| &written.limits),
+    );
+    for (name, _) in of_identities.flatten().flat_map(|limits| &limits.value.0) {
+        if !sources(&name.value).any(tells_identities_apart) {
+            uneven.insert(name.value.as_str());
+        }
+    }
+    for (_, written) in overrides.values() {
+        let networks = written.ip.iter().flat_map(|list| &list.value.items);
+        let networks: Vec<&IpNet> = networks.map(|at| &at.value).collect();
+        for (name, _) in written.limits.iter().flat_map(|limits| &limits.value.0) {
+            let is_apart = |network: &&IpNet| {
+                sources(&name.value).any(|source| tells_apart(source, network, prefixes(file)))
+            };
+            if !networks.iter().all(is_apart) {
+                uneven.insert(name.value.as_str());
+            }
+        }
+    }
+    uneven
+}
+
+/// Whether nobody outside of the network is counted with somebody in it.
+fn tells_apart(source: &KeySource, network: &IpNet, prefixes: Prefixes) -> bool {
+    let counted = match (source, network) {
+        (KeySource::Ip, IpNet::V4(_)) => prefixes.ipv4,
+        (KeySource::IpPrefix(bits), IpNet::V4(_)) if *bits > 32 => prefixes.ipv4,
+        (KeySource::Ip, IpNet::V6(_)) => prefixes.ipv6,
+        (KeySource::IpPrefix(bits), _) => *bits,
+        _ => return false,
+    };
+    network.prefix_len() <= counted
+}
+
+/// Whether no two identities are counted together.
+fn tells_identities_apart(source: &KeySource) -> bool {
+    source.to_string() == "identity"
+}
+
+/// How much of an address counts as one client.
+fn prefixes(file: &File) -> Prefixes {
+    let written = file.client_ip.as_ref().map(|at| &at.value);
+    let bits = |bits: u64, default| u8::try_from(bits).unwrap_or(default);
+    let default = Prefixes::default();
+    Prefixes {
+        ipv4: written
+            .and_then(|it| value(&it.ipv4_prefix))
+            .map_or(default.ipv4, |it| bits(it.0, default.ipv4)),
+        ipv6: written
+            .and_then(|it| value(&it.ipv6_prefix))
+            .map_or(default.ipv6, |it| bits(it.0, default.ipv6)),
+    }
 }
 
 /// Covers all that makes an old state meaningless, and nothing else: a new limit or burst keeps what was used.

@@ -143,12 +143,13 @@ impl Leases {
                 let policy = policies.iter().find(|policy| lease.whose.is_under(policy));
                 let charge = lease.charge.filter(|_| lease.held > 0);
                 // Charged by another rule, it cannot be given back by this one.
-                let policy = policy.filter(|policy| policy.rule == *lease.whose.rule());
+                let policy = policy.filter(|policy| policy.limits.rule == *lease.whose.rule());
                 if let (Some(policy), Some(charge)) = (policy, charge) {
                     let cost = charge.cost.min(Cost::new(lease.held));
                     let check = Check {
                         policy,
-                        rule: &policy.rule,
+                        limits: &policy.limits,
+                        rule: &policy.limits.rule,
                         entity: lease.whose.entity(),
                         cost,
                         shadow: false,

@@ -106,8 +106,7 @@ impl ValkeyStore {
         if self.clock.is_some() {
             return self.ask(checks, deadline).await;
         }
-        let remembers =
-            self.settings.load().deny_cache && !checks.iter().any(|check| check.policy.given_back);
+        let remembers = self.settings.load().deny_cache && checks.iter().all(is_remembered);
         if remembers && let Some(decided) = self.denials.find(checks, began.into_std()) {
             return Reserved::here(Spared::DenyCache, decided);
         }
@@ -238,6 +237,13 @@ impl ValkeyStore {
             leased = rest;
         }
     }
+}
+
+/// Whether a denial of it holds for as long as it says. Usage that may be given back may end sooner, and so may what a
+/// bucket owes where somebody of another limit, who earns faster, is counted in it too.
+fn is_remembered(check: &Check<'_>) -> bool {
+    let policy = check.policy;
+    !(policy.given_back || (policy.uneven && check.rule.is_bucket()))
 }
 
 /// What has one slot stays together, in its order.
