@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::entity::{Caller, Entity, entity};
-use super::tier::{Standing, Terms};
+use super::tier::{Standing, Terms, Who};
 use super::{Check, KeySecret, KeySource, Mode, OnMissingKey, Policy};
 use crate::decide::Cost;
 
@@ -54,7 +54,11 @@ pub fn demand<'a>(
     terms: Terms<'a>,
 ) -> Demanded<'a> {
     let mut demanded = Demanded::default();
-    let standing = terms.of(caller);
+    let standing = terms.of(Who {
+        ip: caller.client_ip,
+        identity: caller.identity,
+        route: caller.route,
+    });
     let mut entities = Entities {
         caller,
         secret,

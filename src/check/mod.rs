@@ -5,6 +5,7 @@ pub mod entity;
 pub mod grant;
 pub mod identity;
 pub mod limits;
+pub mod named;
 pub mod networks;
 mod read;
 pub mod share;

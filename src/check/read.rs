@@ -52,6 +52,27 @@ pub(super) fn part<'a>(source: &KeySource, caller: &Caller<'a>) -> Part<'a> {
     }
 }
 
+/// What a request has of a part of which somebody says that it is `value`; `None` if it cannot be.
+pub(super) fn typed<'a>(
+    source: &KeySource,
+    value: &'a str,
+    prefixes: Prefixes,
+) -> Option<Part<'a>> {
+    let ip = |prefixes| Some(Cow::Owned(network(value.parse().ok()?, prefixes)));
+    let read = match source {
+        KeySource::Ip => ip(prefixes)?,
+        KeySource::IpPrefix(bits) => ip(cut_to(*bits, prefixes))?,
+        KeySource::Header(_) | KeySource::Cookie(_) => Cow::Borrowed(value.as_bytes().trim_ascii()),
+        KeySource::Path(_) => Cow::Borrowed(segment(value).as_bytes()),
+        KeySource::Host => Cow::Owned(host(value).into_bytes()),
+        KeySource::Query(_) | KeySource::Method | KeySource::Route => {
+            Cow::Borrowed(value.as_bytes())
+        }
+        KeySource::Global => Cow::Borrowed(b"".as_slice()),
+    };
+    Some(Part::Value(read))
+}
+
 /// The one value that all of these are.
 fn only<'a>(values: impl IntoIterator<Item = Cow<'a, [u8]>>) -> Part<'a> {
     let mut values = values.into_iter();

@@ -5,14 +5,15 @@
 //! tier, the policy's.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
 
 use super::Policy;
-use super::entity::{Caller, EntityKey};
+use super::entity::EntityKey;
 use super::grant::Granted;
-use super::identity::NewLimit;
+use super::identity::{Identity, NewLimit};
 use super::limits::Limits;
 use super::networks::{Networks, Place};
 use crate::decide::Timestamp;
@@ -83,10 +84,19 @@ pub enum Because<'a> {
 pub struct Terms<'a> {
     /// What the configuration says.
     pub plans: &'a Plans,
-    /// What was granted.
-    pub granted: &'a Granted,
-    /// When it is, by the store's clock, if anything was granted.
-    pub now: Timestamp,
+    /// What was granted, and when it is by the store's clock.
+    pub granted: Option<(&'a Granted, Timestamp)>,
+}
+
+/// A caller, as far as plans are about it.
+#[derive(Clone, Copy, Debug)]
+pub struct Who<'c> {
+    /// Its address, if that is known.
+    pub ip: Option<IpAddr>,
+    /// Who that is, as far as it is proven.
+    pub identity: &'c Identity,
+    /// The name of the route that its request takes.
+    pub route: &'c str,
 }
 
 /// What is in force of it for one caller: found once for a request.
@@ -203,7 +213,7 @@ impl Exempted {
 impl<'a> Terms<'a> {
     /// What is in force for this caller.
     #[must_use]
-    pub fn of<'c>(self, caller: &Caller<'c>) -> Standing<'a, 'c> {
+    pub fn of<'c>(self, caller: Who<'c>) -> Standing<'a, 'c> {
         let plans = self.plans;
         let id = caller.identity.id.as_deref();
         let tier = caller.identity.tier.as_deref();
@@ -213,16 +223,12 @@ impl<'a> Terms<'a> {
             tier: tier.and_then(|tier| plans.tiers.get(tier)),
             own: &caller.identity.limits,
             by_identity: id.and_then(|id| overridden.identities.get(id)),
-            by_network: caller
-                .client_ip
-                .and_then(|ip| overridden.networks.narrowest(ip)),
+            by_network: caller.ip.and_then(|ip| overridden.networks.narrowest(ip)),
             exempt: [
                 id.and_then(|id| exempted.identities.get(id)),
                 plans.exempt_routes.get(caller.route),
             ],
-            exempt_by_network: caller
-                .client_ip
-                .and_then(|ip| exempted.networks.narrowest(ip)),
+            exempt_by_network: caller.ip.and_then(|ip| exempted.networks.narrowest(ip)),
         }
     }
 }
@@ -258,11 +264,8 @@ impl<'a> Standing<'a, '_> {
         policy: &Policy,
         entity: EntityKey,
     ) -> Option<(&'a Arc<Limits>, Because<'a>)> {
-        let Terms { granted, now, .. } = self.terms;
-        if granted.is_empty() {
-            return None;
-        }
-        let grant = granted.find(entity, policy.index, now)?;
+        let (granted, now) = self.terms.granted?;
+        let grant = granted.find(entity, policy, now)?;
         Some((&grant.limits, Because::Grant(grant.ends_at)))
     }
 

@@ -208,9 +208,7 @@ impl Decode for NewLimit {
 
     fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
         match &node.value {
-            Value::Whole(number) if *number > 0 => {
-                Units::decode(node, reader).map(|count| Self::Count(count.0))
-            }
+            Value::Whole(_) => Units::decode(node, reader).map(|count| Self::Count(count.0)),
             _ => Limit::decode(node, reader).map(Self::Rate),
         }
     }

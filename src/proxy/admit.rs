@@ -16,12 +16,13 @@ use crate::answer::{self, Answer, Asked, Refusal};
 use crate::check::demand::demand;
 use crate::check::entity::Caller;
 use crate::check::tier::Terms;
-use crate::check::{Check, Demanded, Granted, Ruling};
+use crate::check::{Check, Demanded, Ruling};
 use crate::client;
 use crate::clock;
-use crate::decide::{Rule, Timestamp};
+use crate::decide::Rule;
 use crate::record::metrics::Fault;
 use crate::route::path::Normalised;
+use crate::store::valkey::grants::InForce;
 
 static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
@@ -41,8 +42,8 @@ pub async fn admit(
     raw_target: &[u8],
     ctx: &mut Context,
 ) -> Admission {
-    let granted = Granted::default();
-    match decide(gateway, &granted, head, raw_target, ctx).await {
+    let granted = gateway.limiter.granted();
+    match decide(gateway, granted.as_deref(), head, raw_target, ctx).await {
         Ok(delay) => Admission::Serve(delay),
         Err(refusal) => Admission::Refuse(Box::new(refuse(gateway, head, ctx, refusal))),
     }
@@ -50,7 +51,7 @@ pub async fn admit(
 
 async fn decide<'g>(
     gateway: &'g Gateway,
-    granted: &'g Granted,
+    granted: Option<&'g InForce>,
     head: &request::Parts,
     raw_target: &[u8],
     ctx: &mut Context,
@@ -74,8 +75,7 @@ async fn decide<'g>(
     };
     let terms = Terms {
         plans: &config.plans,
-        granted,
-        now: Timestamp::default(),
+        granted: granted.map(|it| (&it.granted, it.now(ctx.started))),
     };
     let secret = &config.store.key_secret;
     let mut demanded = demand(&matched.route.demands, &caller, secret, terms);

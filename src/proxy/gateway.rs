@@ -79,6 +79,7 @@ impl Gateway {
             StoreKind::Valkey(settings) => {
                 let prefix = Arc::clone(&config.store.prefix);
                 let (store, connector) = ValkeyStore::new(settings.clone(), prefix, None);
+                store.set_policies(&config.policies);
                 (Some(store), Some(connector))
             }
         };
@@ -110,6 +111,7 @@ impl Gateway {
             (&config.store.kind, self.limiter.shared())
         {
             store.renew(settings.clone());
+            store.set_policies(&config.policies);
         }
         Self {
             limiter: Arc::clone(&self.limiter),

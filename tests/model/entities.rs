@@ -7,10 +7,10 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use tollgate::check::entity::{BadKeySource, Caller, Entity, entity};
 use tollgate::check::tier::Terms;
 use tollgate::check::{
-    Demand, Granted, Identity, KeySecret, KeySource, Mode, OnMissingKey, Plans, Policy, Use, demand,
+    Demand, Identity, KeySecret, KeySource, Mode, OnMissingKey, Plans, Policy, Use, demand,
 };
 use tollgate::client::address::Prefixes;
-use tollgate::decide::{Cost, Rule, SlidingLog, Timestamp};
+use tollgate::decide::{Cost, Rule, SlidingLog};
 use tollgate::request::RequestView;
 
 use crate::support::policies::policy;
@@ -220,11 +220,10 @@ fn place(name: &str, key: &[&str], on_missing_key: OnMissingKey, mode: Mode) -> 
 fn demanded(demands: &[Demand], lines: &[(&str, &[u8])]) -> [Vec<String>; 3] {
     with_caller("192.0.2.1", lines, None, |caller| {
         let secret = secret();
-        let (plans, granted) = (Plans::default(), Granted::default());
+        let plans = Plans::default();
         let terms = Terms {
             plans: &plans,
-            granted: &granted,
-            now: Timestamp::default(),
+            granted: None,
         };
         let found = demand(demands, caller, &secret, terms);
         let names = |policies: &[&Policy]| policies.iter().map(|p| p.name.to_string()).collect();
