@@ -45,6 +45,7 @@ pub use fingerprint::{Fingerprint, Look};
 pub use load::{LoadOptions, Loaded, load, load_text};
 pub use summary::{schema, summary};
 pub use token::Token;
+pub use units::{duration_text, limit_text, read_duration, read_limit};
 
 use http::{HeaderName, HeaderValue, StatusCode};
 

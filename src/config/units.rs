@@ -3,6 +3,7 @@
 use std::num::NonZeroU64;
 use std::time::Duration;
 
+use crate::check::NewLimit;
 use crate::decide::{Limit, UNITS_MAX};
 
 /// Why a text is not a quantity, and what to write instead.
@@ -146,6 +147,44 @@ pub(crate) fn window_text(limit: Limit) -> String {
     }
 }
 
+/// A limit as tiers have it: `100/min`, or a bare count.
+#[must_use]
+pub fn limit_text(limit: NewLimit) -> String {
+    match limit {
+        NewLimit::Rate(rate) => rate_text(rate),
+        NewLimit::Count(count) => count.to_string(),
+    }
+}
+
+/// Reads a limit as tiers have it.
+///
+/// # Errors
+///
+/// What was found, and what to write instead.
+pub fn read_limit(text: &str) -> Result<NewLimit, String> {
+    match text.parse() {
+        Ok(0) => Err(in_words(not_a_limit(text))),
+        Ok(count) if count <= UNITS_MAX => Ok(NewLimit::Count(count)),
+        _ => rate(text).map(NewLimit::Rate).map_err(in_words),
+    }
+}
+
+/// Reads a duration: `90s`, `1h30m`.
+///
+/// # Errors
+///
+/// What was found, and what to write instead.
+pub fn read_duration(text: &str) -> Result<Duration, String> {
+    duration(text).map_err(in_words)
+}
+
+fn in_words(refusal: Refusal) -> String {
+    match refusal.help {
+        Some(help) => format!("{}; {help}", refusal.why),
+        None => refusal.why,
+    }
+}
+
 /// `64KiB`: a whole number of bytes, in powers of two.
 pub(crate) fn size(text: &str) -> Result<u64, Refusal> {
     let (digits, letters) = leading(text, |c| c.is_ascii_digit() || c == '_');
@@ -200,7 +239,8 @@ pub(crate) fn percent(text: &str) -> Result<u8, Refusal> {
 }
 
 /// A duration as `duration` reads it: `1h30m`.
-pub(crate) fn duration_text(duration: Duration) -> String {
+#[must_use]
+pub fn duration_text(duration: Duration) -> String {
     let mut rest = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let mut text = String::new();
     for (name, unit) in UNITS.iter().filter(|(name, _)| *name != "min") {
