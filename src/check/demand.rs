@@ -49,7 +49,7 @@ pub struct Demanded<'a> {
 #[must_use]
 pub fn demand<'a>(
     demands: &'a [Demand],
-    caller: &Caller<'_>,
+    caller: &Caller<'a>,
     secret: &KeySecret,
     terms: Terms<'a>,
 ) -> Demanded<'a> {
@@ -95,7 +95,7 @@ fn is_on(place: &Use) -> bool {
 }
 
 impl<'a> Demanded<'a> {
-    fn add(&mut self, place: &'a Use, entity: Entity, standing: &Standing<'a, '_>) {
+    fn add(&mut self, place: &'a Use, entity: Entity, standing: &Standing<'a>) {
         let policy: &'a Policy = &place.policy;
         let shadow = policy.mode == Mode::Shadow;
         match policy.on_missing_key {

@@ -19,6 +19,15 @@ pub struct Limits {
     pub unqueued: Option<Rule>,
 }
 
+/// What follows from the same rule and number of gateways is the same.
+impl PartialEq for Limits {
+    fn eq(&self, other: &Self) -> bool {
+        self.rule == other.rule && self.shares.instances() == other.shares.instances()
+    }
+}
+
+impl Eq for Limits {}
+
 impl Limits {
     /// What follows from `rule` where at least so many gateways share it.
     #[must_use]

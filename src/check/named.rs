@@ -5,8 +5,9 @@ use std::borrow::Cow;
 use thiserror::Error;
 
 use super::entity::{Entity, KeySecret, KeySource, hashed};
-use super::read::{self, Part};
+use super::read;
 use crate::client::address::Prefixes;
+use crate::client::sent::Sent;
 
 /// A part of a key, and what it is: `ip=192.0.2.1`, `header:x-user=bob`.
 pub type NamedPart = (KeySource, String);
@@ -47,7 +48,7 @@ pub fn named(
             return Err(NotNamed::Twice(source.clone()));
         }
     }
-    let read: Vec<Part<'_>> = key
+    let read: Vec<Sent<'_>> = key
         .iter()
         .map(|source| part(source, parts, prefixes))
         .collect::<Result<_, _>>()?;
@@ -58,16 +59,16 @@ fn part<'a>(
     source: &KeySource,
     parts: &'a [NamedPart],
     prefixes: Prefixes,
-) -> Result<Part<'a>, NotNamed> {
+) -> Result<Sent<'a>, NotNamed> {
     if *source == KeySource::Global {
-        return Ok(Part::Value(Cow::Borrowed(b"")));
+        return Ok(Sent::Value(Cow::Borrowed(b"")));
     }
     let (_, value) = parts
         .iter()
         .find(|(named, _)| named == source)
         .ok_or_else(|| NotNamed::Lacks(source.clone()))?;
     if value.is_empty() {
-        return Ok(Part::Missing);
+        return Ok(Sent::Missing);
     }
     read::typed(source, value, prefixes).ok_or_else(|| NotNamed::NotAnAddress(source.clone()))
 }

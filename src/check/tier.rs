@@ -13,7 +13,7 @@ use ipnet::IpNet;
 use super::Policy;
 use super::entity::EntityKey;
 use super::grant::Granted;
-use super::identity::{Identity, NewLimit};
+use super::identity::Identity;
 use super::limits::Limits;
 use super::networks::{Networks, Place};
 use crate::decide::Timestamp;
@@ -23,8 +23,6 @@ use crate::decide::Timestamp;
 pub struct Plans {
     /// `[tiers]`.
     pub tiers: HashMap<Arc<str>, Changes>,
-    /// `limits` of keys: what each limit that stands there makes of each policy.
-    pub own: HashMap<(usize, NewLimit), Arc<Limits>>,
     /// `[overrides]`.
     pub overrides: Matched<Changes>,
     /// `[exemptions]` of callers ...
@@ -101,10 +99,10 @@ pub struct Who<'c> {
 
 /// What is in force of it for one caller: found once for a request.
 #[derive(Clone, Copy, Debug)]
-pub struct Standing<'a, 'c> {
+pub struct Standing<'a> {
     terms: Terms<'a>,
     tier: Option<&'a Changes>,
-    own: &'c [(Arc<str>, NewLimit)],
+    own: &'a [(Arc<str>, Arc<Limits>)],
     by_identity: Option<&'a Changes>,
     by_network: Option<Place>,
     exempt: [Option<&'a Exempted>; 2],
@@ -112,18 +110,16 @@ pub struct Standing<'a, 'c> {
 }
 
 impl Plans {
-    /// Whether the policy at this position has other limits for some, or does not apply to some whom others do apply to.
+    /// Whether the policy at this position has other limits for some, but for what keys have of their own, or does not apply to some whom others do apply to.
     #[must_use]
     pub fn speak_of(&self, policy: usize) -> bool {
         let changes = self.tiers.values().chain(self.overrides.values());
         let exempted = self.exempt_routes.values().chain(self.exemptions.values());
-        self.own.keys().any(|(changed, _)| *changed == policy)
-            || changes
-                .into_iter()
-                .any(|changes| changes.of(policy).is_some())
-            || exempted
-                .into_iter()
-                .any(|exempted| *exempted != Exempted::All && exempted.has(policy))
+        let mut exempted = exempted.filter(|exempted| **exempted != Exempted::All);
+        changes
+            .into_iter()
+            .any(|changes| changes.of(policy).is_some())
+            || exempted.any(|exempted| exempted.has(policy))
     }
 }
 
@@ -213,7 +209,7 @@ impl Exempted {
 impl<'a> Terms<'a> {
     /// What is in force for this caller.
     #[must_use]
-    pub fn of<'c>(self, caller: Who<'c>) -> Standing<'a, 'c> {
+    pub fn of(self, caller: Who<'a>) -> Standing<'a> {
         let plans = self.plans;
         let id = caller.identity.id.as_deref();
         let tier = caller.identity.tier.as_deref();
@@ -233,7 +229,7 @@ impl<'a> Terms<'a> {
     }
 }
 
-impl<'a> Standing<'a, '_> {
+impl<'a> Standing<'a> {
     /// Whether the policy does not apply.
     #[must_use]
     pub fn is_exempt_from(&self, policy: &Policy) -> bool {
@@ -281,8 +277,7 @@ impl<'a> Standing<'a, '_> {
 
     fn own(&self, policy: &Policy) -> Option<(&'a Arc<Limits>, Because<'a>)> {
         let mut own = self.own.iter();
-        let (_, limit) = own.find(|(name, _)| *name == policy.name)?;
-        let limits = self.terms.plans.own.get(&(policy.index, *limit))?;
+        let (_, limits) = own.find(|(name, _)| *name == policy.name)?;
         Some((limits, Because::OwnKey))
     }
 }

@@ -26,7 +26,10 @@ pub(super) struct Args {
     /// What the next request would take.
     #[arg(long, default_value_t = 1)]
     cost: u64,
-    /// The caller's tier, where it is not known from its API key.
+    /// The caller's identity, where the policy does not count by it.
+    #[arg(long)]
+    identity: Option<String>,
+    /// The caller's tier, where its API key does not say it.
     #[arg(long)]
     tier: Option<String>,
     /// The caller's address, where the policy does not count by it.
@@ -50,7 +53,8 @@ async fn inspect(args: &Args) -> Result<(), Stop> {
     whom.store.read_grants().await.map_err(Stop::failed)?;
     let granted = whom.store.granted();
     let identity = args.identity(&whom);
-    let named_ip = whom.named(&KeySource::Ip).and_then(|ip| ip.parse().ok());
+    let named_ip = whom.named(|source| matches!(source, KeySource::Ip | KeySource::IpPrefix(_)));
+    let named_ip = named_ip.and_then(|ip| ip.parse().ok());
     let terms = Terms {
         plans: &whom.config.plans,
         granted: granted
@@ -88,11 +92,20 @@ async fn inspect(args: &Args) -> Result<(), Stop> {
 
 impl Args {
     /// The caller's identity, as far as the command names it.
-    fn identity(&self, _whom: &Whom) -> Identity {
-        Identity {
-            tier: self.tier.as_deref().map(Arc::from),
-            ..Identity::default()
+    fn identity(&self, whom: &Whom) -> Identity {
+        let named = || whom.named(|source| *source == KeySource::Identity);
+        let id = self.identity.as_deref().or_else(named);
+        let keys = whom.config.identity.api_key.as_ref().map(|it| &it.keys);
+        let holder = keys.and_then(|keys| {
+            let mut holders = keys.holders();
+            holders.find(|holder| id.is_some() && holder.id.as_deref() == id)
+        });
+        let mut identity = holder.map_or_else(Identity::default, |holder| Identity::clone(holder));
+        identity.id = id.map(Arc::from);
+        if let Some(tier) = &self.tier {
+            identity.tier = Some(tier.as_str().into());
         }
+        identity
     }
 }
 

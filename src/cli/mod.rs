@@ -6,6 +6,7 @@ mod asking;
 mod check;
 mod dump;
 mod grant;
+mod hash_key;
 mod healthcheck;
 mod inspect;
 mod reading;
@@ -51,6 +52,8 @@ enum Command {
     Grant(grant::Args),
     /// Replay traffic against policies in virtual time.
     Simulate(simulate::Args),
+    /// Print the hash of an API key, for the file of keys; or make a key.
+    HashKey(hash_key::Args),
     /// Ask a running gateway whether it lives; for a container's health check.
     Healthcheck(healthcheck::Args),
 }
@@ -68,6 +71,7 @@ pub fn main() -> ExitCode {
         Command::Reset(args) => reset::run(&args),
         Command::Grant(args) => grant::run(&args),
         Command::Simulate(args) => simulate::run(&args),
+        Command::HashKey(args) => hash_key::run(&args),
         Command::Healthcheck(args) => healthcheck::run(&args),
     }
 }

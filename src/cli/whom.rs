@@ -85,9 +85,9 @@ impl Whom {
         }
     }
 
-    /// What was named for this source.
-    pub(super) fn named(&self, source: &KeySource) -> Option<&str> {
-        let part = self.parts.iter().find(|part| part.source == *source)?;
+    /// What was named for such a source.
+    pub(super) fn named(&self, is_it: impl Fn(&KeySource) -> bool) -> Option<&str> {
+        let part = self.parts.iter().find(|part| is_it(&part.source))?;
         Some(&part.value)
     }
 }

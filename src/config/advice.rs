@@ -29,7 +29,7 @@ impl Hint {
 pub(crate) fn field(path: &[String], key: &str) -> Option<Hint> {
     let path: Vec<&str> = path.iter().map(String::as_str).collect();
     Some(match (path.as_slice(), key) {
-        ([], "identity" | "load_shedding" | "tracing")
+        ([], "load_shedding" | "tracing")
         | (["listeners", _], "tls" | "h2" | "h2c" | "proxy_protocol")
         | (["store"], "pool")
         | (["upstreams", _], "tls" | "health")

@@ -370,6 +370,8 @@ fn example(key: &str) -> &'static str {
         "addr" => "\"127.0.0.1:9000\"",
         "match" => "{ path = \"/*\" }",
         "limits" => "{ POLICY = \"100/min\" }",
+        "file" => "\"/etc/tollgate/api-keys.toml\"",
+        "sha256" => "\"…\", as `tollgate hash-key` prints it",
         _ => "…",
     }
 }
@@ -385,6 +387,7 @@ fn subject(path: &[String]) -> String {
         "tiers" => Some("tier"),
         "overrides" => Some("override"),
         "exemptions" => Some("exemption"),
+        "keys" => Some("key"),
         _ => None,
     };
     match path {

@@ -114,6 +114,14 @@ codes! {
     E111,
     /// Several gateways without a common secret for their keys.
     E112,
+    /// A key source that nothing in `[identity]` yields.
+    E113,
+    /// Not a SHA-256 in hexadecimal digits.
+    E114,
+    /// One API key of two holders.
+    E115,
+    /// A file of API keys that names a policy or a tier that does not exist.
+    E116,
     /// Two routes match the same request with equal right.
     E130,
     /// The last policy of a `first_of` may not apply.
@@ -142,6 +150,10 @@ codes! {
     W214,
     /// A policy that can never deny: another always does before it.
     W215,
+    /// A route is limited only for those who show who they are.
+    W217,
+    /// What is said of tiers or identities where nobody has one.
+    W218,
     /// An exemption of everybody.
     W219,
 }

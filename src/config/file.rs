@@ -34,6 +34,8 @@ table! {
         listeners: Named<Listener> = "{ main = { address = \"127.0.0.1:8080\" } }";
         /// Who is calling.
         client_ip: ClientIp = "{}";
+        /// How callers prove who they are; nobody does if left out.
+        identity: Identity;
         /// Where usage is counted.
         store: Store = "{}";
         /// Where requests go.
@@ -120,6 +122,30 @@ table! {
         ipv6_prefix: Whole<1, 128> = "64";
         /// How many bits of an IPv4 address are one client.
         ipv4_prefix: Whole<1, 32> = "32";
+    }
+}
+
+table! {
+    /// How callers prove who they are.
+    Identity {
+        /// By API keys, of which a file holds the hashes.
+        api_key: ApiKey;
+        /// Header in which a trusted proxy names the plan that a caller is on; from others it is not read.
+        tier_header: HeaderName;
+    }
+}
+
+table! {
+    /// API keys.
+    ApiKey {
+        /// Header that keys are sent in, alone or behind "Bearer".
+        header: HeaderName;
+        /// Instead of a header: a cookie.
+        cookie: String;
+        /// Instead of a header: a query parameter. Keys then stand in the logs of everything on the way.
+        query: String;
+        /// TOML file of the keys' hashes; read again when it changes.
+        file: FilePath, required;
     }
 }
 

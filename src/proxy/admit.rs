@@ -1,4 +1,4 @@
-//! From a request's head to what becomes of it. The way of a request, in order: client, route, check, decide.
+//! From a request's head to what becomes of it. The way of a request, in order: client, route, identity, check, decide.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,7 +22,6 @@ use crate::clock;
 use crate::decide::Rule;
 use crate::record::metrics::Fault;
 use crate::route::path::Normalised;
-use crate::store::valkey::grants::InForce;
 
 static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
@@ -42,8 +41,7 @@ pub async fn admit(
     raw_target: &[u8],
     ctx: &mut Context,
 ) -> Admission {
-    let granted = gateway.limiter.granted();
-    match decide(gateway, granted.as_deref(), head, raw_target, ctx).await {
+    match decide(gateway, head, raw_target, ctx).await {
         Ok(delay) => Admission::Serve(delay),
         Err(refusal) => Admission::Refuse(Box::new(refuse(gateway, head, ctx, refusal))),
     }
@@ -51,7 +49,6 @@ pub async fn admit(
 
 async fn decide<'g>(
     gateway: &'g Gateway,
-    granted: Option<&'g InForce>,
     head: &request::Parts,
     raw_target: &[u8],
     ctx: &mut Context,
@@ -65,22 +62,29 @@ async fn decide<'g>(
         .find(view, &path)
         .ok_or(Refusal::Unmatched(config.server.unmatched))?;
     ctx.route = Some(Arc::clone(matched.route));
+    let identity = gateway
+        .callers
+        .identify(&view, ctx.client, gateway.metrics.families());
+    ctx.identity = identity.clone();
     let caller = Caller {
         request: view,
         client_ip: ctx.client.ip,
         prefixes: config.client_ip.prefixes,
-        identity: &ctx.identity,
+        identity: &identity,
         route: &matched.route.name,
         params: &matched.params,
     };
+    let granted = gateway.limiter.granted();
     let terms = Terms {
         plans: &config.plans,
-        granted: granted.map(|it| (&it.granted, it.now(ctx.started))),
+        granted: granted
+            .as_ref()
+            .map(|it| (&it.granted, it.now(ctx.started))),
     };
     let secret = &config.store.key_secret;
     let mut demanded = demand(&matched.route.demands, &caller, secret, terms);
     tally::not_applying(gateway, ctx, &demanded);
-    refuse_without_key(&demanded)?;
+    refuse_without_key(gateway, &demanded)?;
     ctx.place = place(gateway, &mut demanded);
     let outcome = gateway.limiter.decide(&demanded.checks).await;
     tally::decisions(gateway, ctx, &demanded, &outcome);
@@ -128,13 +132,17 @@ fn identify(
 }
 
 /// Refuses a request whose caller cannot be told, where a policy has to.
-fn refuse_without_key<'g>(demanded: &Demanded<'g>) -> Result<(), Refusal<'g>> {
+fn refuse_without_key<'g>(
+    gateway: &'g Gateway,
+    demanded: &Demanded<'_>,
+) -> Result<(), Refusal<'g>> {
     if demanded.ambiguous.is_some() {
         return Err(malformed(
             "What tells callers apart here stands in the request twice, with different values.",
         ));
     }
-    match demanded.missing.first() {
+    let missing = demanded.missing.first();
+    match missing.and_then(|policy| gateway.config.policies.get(policy.index)) {
         Some(policy) => Err(Refusal::MissingKey(policy)),
         None => Ok(()),
     }

@@ -14,7 +14,7 @@ use pingora::{Error, ErrorSource, ErrorType};
 use super::context::Context;
 use super::gateway::Gateway;
 use crate::answer;
-use crate::client::forwarded;
+use crate::client::{self, forwarded};
 use crate::clock::monotonic_now;
 use crate::config::{Action, Upstream};
 use crate::record::metrics::CodeClass;
@@ -120,7 +120,7 @@ pub fn request_head(
             None => forwarded_head.insert_header(name, value)?,
         }
     }
-    drop_look_alikes(forwarded_head);
+    drop_look_alikes(forwarded_head, &ctx.gateway.config.client_ip);
     forwarded_head.insert_header(X_REQUEST_ID.as_str(), ctx.request_id.clone())?;
     if let Some(host) =
         upstream(&ctx.gateway, ctx).and_then(|(_, upstream)| upstream.host_header.as_ref())
@@ -136,14 +136,15 @@ pub fn request_head(
 
 /// Takes away what an application behind CGI or WSGI could not tell from the fields that say who calls: there an
 /// underscore is a hyphen.
-fn drop_look_alikes(head: &mut RequestHeader) {
+fn drop_look_alikes(head: &mut RequestHeader, settings: &client::Settings) {
     let look_alikes: Vec<_> = head
         .headers
         .keys()
         .filter(|name| name.as_str().as_bytes().contains(&b'_'))
         .filter(|name| {
             let read = name.as_str().replace('_', "-");
-            TOLD_BY_US.contains(&read.as_str())
+            let tier = settings.tier_header.as_ref();
+            TOLD_BY_US.contains(&read.as_str()) || tier.is_some_and(|tier| tier.as_str() == read)
         })
         .cloned()
         .collect();
@@ -308,5 +309,5 @@ pub fn ip_of(address: Option<&pingora::protocols::l4::socket::SocketAddr>) -> Op
     address
         .and_then(|address| address.as_inet())
         .map(SocketAddr::ip)
-        .map(crate::client::address::canonical)
+        .map(client::address::canonical)
 }

@@ -9,6 +9,7 @@ use arc_swap::ArcSwap;
 use http::{HeaderMap, StatusCode};
 use tracing::{info, warn};
 
+use super::callers::Callers;
 use super::context::Context;
 use super::pool::Pool;
 use super::wait::Room;
@@ -34,6 +35,8 @@ pub struct Gateway {
     pub metrics: Metrics,
     /// What is logged.
     pub access_log: Arc<AccessLog>,
+    /// What callers prove who they are by.
+    pub callers: Callers,
     /// The servers of the upstreams, by position.
     pub pools: Box<[Pool]>,
     /// Room to wait in.
@@ -92,6 +95,7 @@ impl Gateway {
         }
         let gateway = Self {
             limiter: Arc::new(Limiter::new(local, shared)),
+            callers: Callers::of(&config, metrics.families()),
             metrics,
             access_log: Arc::new(AccessLog::new(config.logs.json)),
             pools: pools(&config),
@@ -115,6 +119,7 @@ impl Gateway {
         }
         Self {
             limiter: Arc::clone(&self.limiter),
+            callers: Callers::of(&config, self.metrics.families()),
             metrics: self.metrics.renewed(&labels(&config)),
             access_log: Arc::clone(&self.access_log),
             pools: pools(&config),

@@ -174,6 +174,7 @@ fn append(
             .collect(),
         missing_key: ctx.missing_key.iter().map(|policy| &*policy.name).collect(),
         cost: telling.map(|ruling| ruling.check.cost.units()),
+        tier: ctx.identity.tier.as_deref(),
         key_hash: telling.map(|ruling| ruling.check.entity.short_hash()),
         user_agent: &user_agent,
         error: ctx.error,

@@ -4,6 +4,7 @@
 pub mod admit;
 mod again;
 mod bind;
+pub mod callers;
 pub mod connections;
 pub mod context;
 pub mod files;

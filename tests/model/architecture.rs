@@ -35,7 +35,9 @@ const FLOORS: [(&str, &[&str]); 14] = [
     ),
     (
         "cli",
-        &["proxy", "config", "store", "check", "decide", "clock"],
+        &[
+            "proxy", "config", "store", "check", "decide", "clock", "client",
+        ],
     ),
     ("lib", &[]),
 ];

@@ -481,7 +481,7 @@ fn what_belongs_to_a_later_release_is_told_as_such() {
         ),
         ("[upstreams.x]\nbuiltin = \"echo\"\n", "health"),
         ("[store]\n", "pool"),
-        ("", "identity"),
+        ("", "tiers"),
         (
             "[routes.x]\nmatch = { path = \"/x\" }\nrespond = {}\n",
             "priority",

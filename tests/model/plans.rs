@@ -10,9 +10,10 @@ use ipnet::{IpNet, Ipv4Net};
 use proptest::prelude::*;
 use tollgate::check::entity::Caller;
 use tollgate::check::grant::Grant;
-use tollgate::check::tier::{Because, Change, Changes, Exempted, Matched, Terms};
+use tollgate::check::tier::{Because, Change, Changes, Exempted, Matched, Terms, Who};
 use tollgate::check::{
-    Demand, Granted, Identity, KeySecret, Limits, NewLimit, Plans, Policy, Unfit, Use, demand,
+    Demand, Generation, Granted, Identity, KeySecret, Limits, NewLimit, Plans, Policy, Unfit, Use,
+    demand,
 };
 use tollgate::client::address::Prefixes;
 use tollgate::config::{Config, LoadOptions, load_text};
@@ -115,10 +116,6 @@ fn limits_of(place: usize) -> Arc<Limits> {
     limits(rule("sliding-log", count, MINUTE_US, 1))
 }
 
-fn rate(place: usize) -> NewLimit {
-    NewLimit::Rate(limits_of(place).rule.limit())
-}
-
 /// Those of equal right are refused when a configuration is read: of each, the first stays.
 fn without_ties(sayings: Vec<Saying>) -> Vec<Saying> {
     let mut seen = BTreeSet::new();
@@ -139,11 +136,11 @@ fn without_ties(sayings: Vec<Saying>) -> Vec<Saying> {
 }
 
 /// The plans that these are, the grants, and the limits of the caller's own key.
-fn built(sayings: &[Saying]) -> (Plans, Granted, Vec<(Arc<str>, NewLimit)>) {
+fn built(sayings: &[Saying]) -> (Plans, Granted, Vec<(Arc<str>, Arc<Limits>)>) {
     let mut plans = Plans::default();
     let (mut networks, mut identities) = (Vec::new(), Vec::new());
     let (mut spared_networks, mut spared) = (Vec::new(), Vec::new());
-    let (mut granted, mut own) = (Vec::new(), Vec::new());
+    let (mut granted, mut own) = (Granted::default(), Vec::new());
     let mut tiers: BTreeMap<u8, Vec<(usize, Change)>> = BTreeMap::new();
     for (place, saying) in sayings.iter().enumerate() {
         let change = Change {
@@ -166,10 +163,12 @@ fn built(sayings: &[Saying]) -> (Plans, Granted, Vec<(Arc<str>, NewLimit)>) {
             }
             Saying::Grant(number, policy, end) => {
                 let grant = Grant {
+                    policy: format!("p{policy}").into(),
+                    generation: Generation(0x00c0_ffee),
                     limits: limits_of(place),
                     ends_at: Timestamp::from_micros(*end),
                 };
-                granted.push(((entity(*number), *policy), grant));
+                granted.add(entity(*number), grant);
             }
             Saying::Override(whom, policy) => {
                 let changes: Changes = [(*policy, change)].into_iter().collect();
@@ -182,8 +181,7 @@ fn built(sayings: &[Saying]) -> (Plans, Granted, Vec<(Arc<str>, NewLimit)>) {
                 }
             }
             Saying::Own(policy) => {
-                own.push((format!("p{policy}").into(), rate(place)));
-                plans.own.insert((*policy, rate(place)), limits_of(place));
+                own.push((format!("p{policy}").into(), limits_of(place)));
             }
             Saying::Tier(tier, policy) => tiers.entry(*tier).or_default().push((*policy, change)),
         }
@@ -194,7 +192,7 @@ fn built(sayings: &[Saying]) -> (Plans, Granted, Vec<(Arc<str>, NewLimit)>) {
         .collect();
     plans.overrides = Matched::new(identities, networks, Changes::add);
     plans.exemptions = Matched::new(spared, spared_networks, Exempted::add);
-    (plans, granted.into_iter().collect(), own)
+    (plans, granted, own)
 }
 
 /// What the order of precedence says, read off the list: `None` is exempt, and what counts is told by its place.
@@ -255,23 +253,21 @@ proptest! {
             id: asked.identity.map(|id| name("i", id)),
             tier: asked.tier.map(|tier| name("t", tier)),
             limits: own.into(),
+            ..Identity::default()
         };
-        let headers = HeaderMap::new();
         let route = name("r", asked.route);
-        let caller = Caller {
-            request: RequestView { method: "GET", host: "", path: "/", query: None, headers: &headers },
-            client_ip: asked.address.map(|address| Ipv4Addr::new(10, 0, 0, address).into()),
-            prefixes: Prefixes::default(),
+        let who = Who {
+            ip: asked.address.map(|address| Ipv4Addr::new(10, 0, 0, address).into()),
             identity: &identity,
             route: &route,
-            params: &[],
         };
         let policy = Policy {
             index: asked.policy,
             ..policy(&format!("p{}", asked.policy), rule("sliding-log", 7, MINUTE_US, 1))
         };
-        let terms = Terms { plans: &plans, granted: &granted, now: Timestamp::from_micros(asked.now) };
-        let standing = terms.of(&caller);
+        let now = Timestamp::from_micros(asked.now);
+        let terms = Terms { plans: &plans, granted: Some((&granted, now)) };
+        let standing = terms.of(who);
         let found = (!standing.is_exempt_from(&policy))
             .then(|| standing.limits(&policy, entity(asked.entity)));
         let count = |limits: &Limits| limits.rule.limit().count.get();
@@ -361,11 +357,9 @@ fn on_route(config: &Config, route: &str, ip: &str, tier: Option<&str>) -> Strin
         route,
         params: &[],
     };
-    let granted = Granted::default();
     let terms = Terms {
         plans: &config.plans,
-        granted: &granted,
-        now: Timestamp::default(),
+        granted: None,
     };
     let demands: Vec<Demand> = config
         .policies

@@ -3,6 +3,7 @@
 mod admin;
 mod answers;
 mod gateway;
+pub(super) mod identity;
 mod idle;
 mod lints;
 mod path;
@@ -20,6 +21,7 @@ use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 
+pub(super) use plans::unfit;
 pub use store_url::store_settings;
 
 use super::Config;
@@ -30,6 +32,10 @@ use super::file::File;
 use super::read;
 use super::source::{Place, Sources};
 
+/// What to do about a file that cannot be read where the configuration is checked, and not run.
+pub(super) const WITHOUT_FILES: &str =
+    "to check without the files that settings name: tollgate check --no-io";
+
 /// What every part of the building needs.
 #[derive(Clone, Copy)]
 pub(crate) struct Builder<'a> {
@@ -39,6 +45,8 @@ pub(crate) struct Builder<'a> {
     pub(crate) io: bool,
     /// Those that were, or were to be.
     pub(crate) read: &'a RefCell<Vec<PathBuf>>,
+    /// The file of API keys, where the configuration names one.
+    pub(crate) keys: Option<&'a identity::ReadKeys>,
 }
 
 /// Builds the configuration; `None`, with the reasons among the findings, if something is wrong.
@@ -52,6 +60,7 @@ pub(crate) fn build(file: &File, builder: Builder<'_>) -> Option<Config> {
     let rejects = builder.rejects(file);
     let policies = builder.policies(file, store.as_ref());
     let plans = builder.plans(file, &policies);
+    let identity = builder.identity(file, &policies);
     let routes = builder.routes(file, &policies);
     let headers = builder.headers(file);
     let admin = builder.admin(file);
@@ -63,12 +72,14 @@ pub(crate) fn build(file: &File, builder: Builder<'_>) -> Option<Config> {
         return None;
     }
     builder.check_any_route(file);
+    builder.warn_of_nobody(file);
     let (routes, plans) = (routes?, plans?);
     builder.warn_of_idle(&policies, &routes, &plans);
     Some(Config {
         server: server?,
         listeners: listeners?,
         client_ip: client_ip?,
+        identity: identity?,
         store: store?,
         upstreams: upstreams?,
         policies: policies.finished()?,
@@ -128,7 +139,7 @@ impl Builder<'_> {
                     Code::E051,
                     path.place,
                     format!("{} cannot be read: {error}", resolved.display()),
-                    "to check without the files that settings name: tollgate check --no-io",
+                    WITHOUT_FILES,
                 );
             })
             .ok()

@@ -37,7 +37,6 @@ impl Builder<'_> {
         let (exemptions, exempt_routes) = self.exemptions(known)?;
         Some(Plans {
             tiers: tiers?,
-            own: HashMap::new(),
             overrides: overrides?,
             exemptions,
             exempt_routes,
@@ -251,6 +250,36 @@ impl Builder<'_> {
         }
     }
 
+    /// What is said of callers who are told apart by what nobody proves.
+    pub(super) fn warn_of_nobody(&self, file: &File) {
+        if file.identity.is_some() {
+            return;
+        }
+        let warn = |what: &str, name: &At<String>, whom: &str| {
+            self.findings.add(
+                Finding::new(
+                    Code::W218,
+                    name.place,
+                    format!("{what} `{}` is for {whom}, and nobody has one: nothing proves who calls", name.value),
+                )
+                .help("add [identity], as in api_key = { header = \"x-api-key\", file = \"api-keys.toml\" }"),
+            );
+        };
+        for (name, _) in by_name(file.tiers.as_ref()).values() {
+            warn("tier", name, "callers of a tier");
+        }
+        for (name, written) in by_name(file.overrides.as_ref()).values() {
+            if written.identity.is_some() {
+                warn("override", name, "identities");
+            }
+        }
+        for (name, written) in by_name(file.exemptions.as_ref()).values() {
+            if written.identity.is_some() {
+                warn("exemption", name, "identities");
+            }
+        }
+    }
+
     fn warn_of_everybody(&self, name: &str, place: Place, exempted: &Exempted) {
         let from = match exempted {
             Exempted::All => "every policy",
@@ -302,7 +331,7 @@ impl Builder<'_> {
         let limits = policy
             .limits
             .with(limit.value)
-            .map_err(|unfit| self.unfit(user, built.name, limit, unfit))
+            .map_err(|why| self.findings.add(unfit(user, built.name, limit, why)))
             .ok()?;
         let (capacity, dearest) = (limits.rule.capacity(), dearest(built, known.file));
         if dearest > capacity {
@@ -317,43 +346,6 @@ impl Builder<'_> {
             );
         }
         Some((policy.index, Arc::new(limits)))
-    }
-
-    fn unfit(&self, user: &str, policy: &str, limit: &At<NewLimit>, unfit: Unfit) {
-        let (code, message, help) = match unfit {
-            Unfit::Count => {
-                let count = match limit.value {
-                    NewLimit::Count(count) => count,
-                    NewLimit::Rate(rate) => rate.count.get(),
-                };
-                (
-                    Code::E108,
-                    format!("{user} gives policy `{policy}` a count without a window"),
-                    format!("write \"{count}/min\", or whatever window is meant"),
-                )
-            }
-            Unfit::Window(own) => (
-                Code::E107,
-                format!(
-                    "policy `{policy}` counts by windows (1 {}), and {user} gives it another: what was used would \
-                     not count on",
-                    window_text(own)
-                ),
-                format!(
-                    "write how many in that window, as in \"{}\"; buckets take any",
-                    rate_text(own)
-                ),
-            ),
-            Unfit::TooLarge(error) => (
-                Code::E027,
-                format!(
-                    "{user} gives policy `{policy}` {}, too large over this window to be counted exactly",
-                    error.found
-                ),
-                format!("the largest that fits is {}", error.largest),
-            ),
-        };
-        self.error(code, limit.place, message, help);
     }
 
     /// The policy of this name; none, reported, if there is none.
@@ -371,6 +363,49 @@ impl Builder<'_> {
         }
         built
     }
+}
+
+/// Says why the policy cannot have a limit that somebody gives it.
+pub(in crate::config) fn unfit(
+    user: &str,
+    policy: &str,
+    limit: &At<NewLimit>,
+    why: Unfit,
+) -> Finding {
+    let (code, message, help) = match why {
+        Unfit::Count => {
+            let count = match limit.value {
+                NewLimit::Count(count) => count,
+                NewLimit::Rate(rate) => rate.count.get(),
+            };
+            (
+                Code::E108,
+                format!("{user} gives policy `{policy}` a count without a window"),
+                format!("write \"{count}/min\", or whatever window is meant"),
+            )
+        }
+        Unfit::Window(own) => (
+            Code::E107,
+            format!(
+                "policy `{policy}` counts by windows (1 {}), and {user} gives it another: what was used would \
+                     not count on",
+                window_text(own)
+            ),
+            format!(
+                "write how many in that window, as in \"{}\"; buckets take any",
+                rate_text(own)
+            ),
+        ),
+        Unfit::TooLarge(error) => (
+            Code::E027,
+            format!(
+                "{user} gives policy `{policy}` {}, too large over this window to be counted exactly",
+                error.found
+            ),
+            format!("the largest that fits is {}", error.largest),
+        ),
+    };
+    Finding::new(code, limit.place, message).help(help)
 }
 
 /// A field that may name callers or routes: where it stands, if it does, and whether it names any.

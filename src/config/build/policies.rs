@@ -7,6 +7,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 
 use super::answers::DEFAULT;
+use super::identity::ReadKeys;
 use super::routes::uses_of;
 use super::{Builder, by_name, non_zero, value};
 use crate::check::{
@@ -73,6 +74,12 @@ impl Built<'_> {
         })
     }
 
+    /// Whether a client can escape it by leaving out what its key is read from, where nothing stands in for it.
+    pub(super) fn skippable(&self) -> bool {
+        value(&self.written.on_missing_key) == Some(OnMissingKey::Skip)
+            && self.sources().any(|source| source.value.can_be_missing())
+    }
+
     /// The first source of its key that a request may lack, if the policy does not say what then.
     pub(super) fn may_lack(&self) -> Option<&KeySource> {
         let says = self.written.on_missing_key.is_some()
@@ -92,7 +99,7 @@ impl Builder<'_> {
         let shadow = value(&file.mode) == Some(GlobalMode::Shadow);
         let rejects = reject_names(file);
         let given_back = given_back(file, store);
-        let uneven = uneven(file);
+        let uneven = uneven(file, self.keys);
         let built = written
             .into_iter()
             .enumerate()
@@ -375,8 +382,8 @@ fn given_back<'f>(file: &'f File, store: Option<&Store>) -> BTreeSet<&'f str> {
     given_back
 }
 
-/// The policies whose key counts callers together that may have different limits: a tier's, or an override's.
-fn uneven(file: &File) -> BTreeSet<&str> {
+/// The policies whose key counts callers together that may have different limits: a tier's, an override's, or their own.
+fn uneven<'f>(file: &'f File, keys: Option<&'f ReadKeys>) -> BTreeSet<&'f str> {
     let policies = by_name(file.policies.as_ref());
     let sources = |name: &str| {
         let key = policies
@@ -395,9 +402,11 @@ fn uneven(file: &File) -> BTreeSet<&str> {
             .filter(|(_, written)| written.identity.is_some())
             .map(|(_, written)| &written.limits),
     );
-    for (name, _) in of_identities.flatten().flat_map(|limits| &limits.value.0) {
-        if !sources(&name.value).any(tells_identities_apart) {
-            uneven.insert(name.value.as_str());
+    let of_identities = of_identities.flatten().flat_map(|limits| &limits.value.0);
+    let of_identities = of_identities.map(|(name, _)| name.value.as_str());
+    for name in of_identities.chain(keys.into_iter().flat_map(ReadKeys::limited)) {
+        if !sources(name).any(|source| *source == KeySource::Identity) {
+            uneven.insert(name);
         }
     }
     for (_, written) in overrides.values() {
@@ -425,11 +434,6 @@ fn tells_apart(source: &KeySource, network: &IpNet, prefixes: Prefixes) -> bool 
         _ => return false,
     };
     network.prefix_len() <= counted
-}
-
-/// Whether no two identities are counted together.
-fn tells_identities_apart(source: &KeySource) -> bool {
-    source.to_string() == "identity"
 }
 
 /// How much of an address counts as one client.

@@ -6,7 +6,7 @@ use prometheus::{
     IntGaugeVec, Opts, Registry, TextEncoder,
 };
 
-use super::labels::{CodeClass, Fault};
+use super::labels::{CodeClass, Fault, Proof, Proven};
 use crate::clock::wall_now_us;
 
 /// The tier label of a policy's own limit.
@@ -34,6 +34,9 @@ pub struct Families {
     /// Those closed since there were too many: in all, and from one address.
     connections_refused: [IntCounter; 2],
     bad_requests: [IntCounter; Fault::ALL.len()],
+    identified: [[IntCounter; Proof::ALL.len()]; Proven::ALL.len()],
+    keys: [IntGauge; Proven::ALL.len()],
+    key_reads: [[IntCounter; 2]; Proven::ALL.len()],
     /// Our own time in a request.
     pub overhead: Histogram,
     /// How long the shared store took to decide.
@@ -92,6 +95,21 @@ impl Families {
             "Requests refused or cut off for their form, their size or their slowness.",
             &["reason"],
         )?;
+        let identified = make.counters(
+            "tollgate_identity_total",
+            "Requests by what they proved of their caller, and how.",
+            &["kind", "result"],
+        )?;
+        let keys = make.gauges(
+            "tollgate_identity_keys",
+            "Keys in force: hashes of API keys, and keys that tokens are signed with.",
+            &["kind"],
+        )?;
+        let key_reads = make.counters(
+            "tollgate_identity_key_reads_total",
+            "Keys that were read again since they changed or might have, by what came of it.",
+            &["kind", "result"],
+        )?;
         let families = Self {
             requests: make.counters(
                 "tollgate_http_requests_total",
@@ -114,6 +132,14 @@ impl Families {
             connections_refused: ["total", "address"]
                 .map(|reason| refused.with_label_values(&[reason])),
             bad_requests: Fault::ALL.map(|fault| bad_requests.with_label_values(&[fault.as_str()])),
+            identified: Proven::ALL.map(|by| {
+                Proof::ALL.map(|proof| identified.with_label_values(&[by.as_str(), proof.as_str()]))
+            }),
+            keys: Proven::ALL.map(|by| keys.with_label_values(&[by.as_str()])),
+            key_reads: Proven::ALL.map(|by| {
+                ["success", "failure"]
+                    .map(|result| key_reads.with_label_values(&[by.as_str(), result]))
+            }),
             overhead: make.histogram(
                 "tollgate_overhead_seconds",
                 "The gateway's own time in a request, without queue and upstream.",
@@ -254,6 +280,28 @@ impl Families {
     pub fn bad_request(&self, fault: Fault) {
         if let Some(counter) = self.bad_requests.get(fault as usize) {
             counter.inc();
+        }
+    }
+
+    /// Counts a request, by what it proved of its caller.
+    pub fn identified(&self, by: Proven, proof: Proof) {
+        let counter = (self.identified.get(by as usize)).and_then(|all| all.get(proof as usize));
+        if let Some(counter) = counter {
+            counter.inc();
+        }
+    }
+
+    /// Says how many keys are in force.
+    pub fn keys_in_force(&self, by: Proven, count: usize) {
+        if let Some(gauge) = self.keys.get(by as usize) {
+            gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
+    }
+
+    /// Counts keys that were read again.
+    pub fn keys_read(&self, by: Proven, taken: bool) {
+        if let Some([success, failure]) = self.key_reads.get(by as usize) {
+            if taken { success } else { failure }.inc();
         }
     }
 
