@@ -14,7 +14,7 @@ use crate::store::valkey::manage::Change;
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
-    whom: whom::Args,
+    whom: whom::Asked,
     /// The limit, as in a tier: 5000/min; more or less than the caller has otherwise.
     #[arg(long, value_parser = read_limit, required_unless_present = "remove", requires = "lasts")]
     limit: Option<NewLimit>,

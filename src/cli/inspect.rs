@@ -22,7 +22,7 @@ use crate::store::valkey::manage::Inspected;
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
-    whom: whom::Args,
+    whom: whom::Asked,
     /// What the next request would take.
     #[arg(long, default_value_t = 1)]
     cost: u64,
@@ -126,6 +126,15 @@ impl Seen<'_> {
         capacity.saturating_sub(self.found.found.remaining)
     }
 
+    /// How long until nothing of that counts any more (µs).
+    fn reset_after_us(&self) -> u64 {
+        // A window by the clock ends whether anything was used in it or not.
+        if self.used() == 0 {
+            return 0;
+        }
+        self.found.found.reset_after_us
+    }
+
     fn limit(&self) -> String {
         limit_text(NewLimit::Rate(self.limits.rule.limit()))
     }
@@ -174,7 +183,7 @@ impl Seen<'_> {
         );
         line(
             "reset",
-            match found.reset_after_us {
+            match self.reset_after_us() {
                 0 => "nothing is used".to_owned(),
                 after => format!("nothing counts any more in {}", span(after)),
             },
@@ -219,7 +228,7 @@ impl Seen<'_> {
             "exempt": self.is_exempt,
             "used": self.used(),
             "remaining": found.remaining,
-            "reset_after_ms": millis(found.reset_after_us),
+            "reset_after_ms": millis(self.reset_after_us()),
             "cost": self.cost,
             "allowed": would_be.verdict == Verdict::Allow,
             "retry_after_ms": would_be.retry_after_us.map(millis),

@@ -9,7 +9,7 @@ use super::whom::{self, Stop};
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
-    whom: whom::Args,
+    whom: whom::Asked,
 }
 
 /// Says whether anything was kept. 0 done, 1 failed, 2 wrong usage, 78 wrong configuration.

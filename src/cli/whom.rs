@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Whom the command is about.
 #[derive(Clone, Debug, clap::Args)]
-pub(super) struct Args {
+pub(super) struct Asked {
     /// The configuration of the gateways: it says where the store is, and how callers are named there.
     #[arg(long, short, default_value = "/etc/tollgate/tollgate.toml")]
     config: PathBuf,
@@ -153,7 +153,7 @@ pub(super) fn run(command: impl Future<Output = Result<(), Stop>>) -> ExitCode {
     }
 }
 
-impl Args {
+impl Asked {
     /// Finds out who is meant, and connects to the store where that caller is counted.
     pub(super) async fn find(&self) -> Result<Whom, Stop> {
         let loaded = load(&self.config, &LoadOptions::from_process());

@@ -672,6 +672,7 @@ fn the_schema_accepts_every_example_and_refuses_unknown_fields() {
         "config/tollgate.toml",
         "config/quickstart.toml",
         "config/examples/shop.toml",
+        "config/examples/plans.toml",
     ] {
         assert_eq!(conforms(&json(path), &schema, path), Ok(()));
     }
@@ -1045,6 +1046,7 @@ fn what_is_dumped_loads_to_the_same() {
         "config/tollgate.toml",
         "config/quickstart.toml",
         "config/examples/shop.toml",
+        "config/examples/plans.toml",
         "tests/config/good/including.toml",
     ] {
         let without_files = LoadOptions {

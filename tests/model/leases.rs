@@ -9,7 +9,7 @@ use tollgate::check::{Check, Policy};
 use tollgate::clock::{Clock, ManualClock, monotonic_now};
 use tollgate::decide::{Decision, Timestamp, Verdict};
 use tollgate::store::local::{LocalStore, Outage};
-use tollgate::store::valkey::lease::{Asking, Leases};
+use tollgate::store::valkey::lease::{Asking, Leases, Unspent};
 
 use crate::support::policies::{check, limits, policy, rule};
 
@@ -401,7 +401,8 @@ fn what_is_not_spent_is_given_back_at_the_end() {
     let policies = [std::sync::Arc::new(pair.policy.clone())];
     let unspent = pair.leases.take_all(&policies);
     assert_eq!(unspent.len(), 1);
-    pair.store.refund(Outage::default(), &unspent);
+    let charged: Vec<_> = unspent.iter().map(Unspent::charged).collect();
+    pair.store.refund(Outage::default(), &charged);
     assert_eq!(pair.left(), 100_000 - requests);
     assert!(pair.leases.take_all(&policies).is_empty());
 }

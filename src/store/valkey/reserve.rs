@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::batch::Decided;
 use super::calls::{Failed, Job};
-use super::lease::Leases;
+use super::lease::{Leases, Unspent};
 use super::topology::slot_of;
 use super::{Servers, ValkeyStore};
 use crate::check::{Check, Policy};
@@ -226,15 +226,13 @@ impl ValkeyStore {
     /// Gives back what is leased of these policies and was not spent, as far as nobody gains by it. For a gateway that
     /// stops.
     pub async fn return_leases(&self, policies: &[Arc<Policy>]) {
-        let mut leased = self.leases.take_all(policies);
-        while !leased.is_empty() {
-            let rest = leased.split_off(leased.len().min(GIVEN_BACK_MAX));
+        let unspent = self.leases.take_all(policies);
+        for part in unspent.chunks(GIVEN_BACK_MAX) {
             let mut part = Reserved {
-                charged: leased,
+                charged: part.iter().map(Unspent::charged).collect(),
                 ..Reserved::default()
             };
             self.give_back(&mut part).await;
-            leased = rest;
         }
     }
 }
