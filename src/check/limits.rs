@@ -39,6 +39,13 @@ impl Limits {
         }
     }
 
+    /// The limit, as plans and grants write it.
+    #[must_use]
+    pub fn limit(&self) -> NewLimit {
+        let at_once = || NewLimit::Count(self.rule.count().get());
+        self.rule.limit().map_or_else(at_once, NewLimit::Rate)
+    }
+
     /// The same kind with another limit. What a caller has used stays used, in units: all of a policy's limits count
     /// in one state.
     ///
@@ -49,14 +56,17 @@ impl Limits {
     ///
     /// [`Unfit`] when the policy cannot have this limit.
     pub fn with(&self, limit: NewLimit) -> Result<Self, Unfit> {
-        let NewLimit::Rate(limit) = limit else {
-            return Err(Unfit::Count);
+        let rule = match (limit, self.rule.limit()) {
+            (NewLimit::Rate(limit), Some(own)) => {
+                if !self.rule.is_bucket() && limit.window_us != own.window_us {
+                    return Err(Unfit::Window(own));
+                }
+                self.rule.with_limit(limit)?
+            }
+            (NewLimit::Count(count), None) => self.rule.with_count(count)?,
+            (NewLimit::Rate(_), None) => return Err(Unfit::Rate),
+            (NewLimit::Count(_), Some(_)) => return Err(Unfit::Count),
         };
-        let own = self.rule.limit();
-        if !self.rule.is_bucket() && limit.window_us != own.window_us {
-            return Err(Unfit::Window(own));
-        }
-        let rule = self.rule.with_limit(limit)?;
         Ok(Self::new(rule, self.shares.instances()))
     }
 }
@@ -67,6 +77,9 @@ pub enum Unfit {
     /// A bare count, where units are counted a window.
     #[error("a count without a window")]
     Count,
+    /// A rate, where what counts is in flight at once.
+    #[error("a rate, for a policy that counts what is in flight at once")]
+    Rate,
     /// The policy counts by windows of another length: those of this limit.
     #[error("another window than the policy's")]
     Window(Limit),

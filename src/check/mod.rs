@@ -7,6 +7,7 @@ pub mod identity;
 pub mod limits;
 pub mod named;
 pub mod networks;
+pub mod outcome;
 mod read;
 pub mod share;
 pub mod tier;
@@ -19,6 +20,7 @@ pub use entity::{EntityKey, KeySecret, KeySource};
 pub use grant::Granted;
 pub use identity::{Identity, NewLimit};
 pub use limits::{Limits, Unfit};
+pub use outcome::{Outcome, Outcomes};
 pub use share::Shares;
 pub use tier::Plans;
 
@@ -41,13 +43,18 @@ pub struct Policy {
     pub key: Box<[KeySource]>,
     /// What to do when a part of the key is missing.
     pub on_missing_key: OnMissingKey,
+    /// Whether it counts preflights.
+    pub preflights: bool,
     /// What to do when the shared store gives no decision.
     pub on_store_failure: OnStoreFailure,
     /// Where its usage lives.
     pub scope: Scope,
     /// The most units that a gateway takes ahead of its requests from the shared store; none if it does not.
     pub lease: Option<NonZeroU64>,
-    /// Whether what a request was charged may be given back, since the request is denied after all.
+    /// Which answers it counts; all if it does not ask.
+    pub outcomes: Option<Outcomes>,
+    /// Whether what a request was charged may be given back: since it is denied after all, or once it is known what it was
+    /// worth.
     pub given_back: bool,
     /// Whether it denies.
     pub mode: Mode,

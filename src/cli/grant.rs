@@ -79,7 +79,7 @@ fn fits(whom: &Whom, limit: NewLimit) -> Result<(), Stop> {
             "{} is no limit for policy `{}`, whose own is {}: {unfit}",
             limit_text(limit),
             whom.policy.name,
-            limit_text(NewLimit::Rate(whom.policy.limits.rule.limit()))
+            limit_text(whom.policy.limits.limit())
         ))
     })
 }

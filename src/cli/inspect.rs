@@ -12,7 +12,7 @@ use serde_json::json;
 use super::grant::moment;
 use super::whom::{self, Stop, Whom};
 use crate::check::tier::{Because, Terms, Who};
-use crate::check::{Check, Identity, KeySource, Limits, NewLimit};
+use crate::check::{Check, Identity, KeySource, Limits};
 use crate::clock::monotonic_now;
 use crate::config::{duration_text, limit_text};
 use crate::decide::Verdict;
@@ -136,7 +136,7 @@ impl Seen<'_> {
     }
 
     fn limit(&self) -> String {
-        limit_text(NewLimit::Rate(self.limits.rule.limit()))
+        limit_text(self.limits.limit())
     }
 
     fn text(&self) -> String {
@@ -168,7 +168,7 @@ impl Seen<'_> {
             ),
         };
         let burst = match rule.capacity() {
-            capacity if capacity == rule.limit().count.get() => String::new(),
+            capacity if capacity == rule.count().get() => String::new(),
             capacity => format!(", {capacity} at once"),
         };
         line("limit", format!("{}{burst}, {because}", self.limit()));

@@ -12,6 +12,7 @@ mod support;
 
 mod answers;
 mod architecture;
+mod calendar;
 mod cases;
 mod client;
 mod commands;
@@ -26,4 +27,6 @@ mod local_store;
 mod plans;
 mod properties;
 mod routes;
+mod shedding;
+mod slots;
 mod vectors;

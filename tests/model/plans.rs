@@ -135,8 +135,11 @@ fn without_ties(sayings: Vec<Saying>) -> Vec<Saying> {
         .collect()
 }
 
+/// Limits of a caller's own key, by policy.
+type Own = Vec<(Arc<str>, Arc<Limits>)>;
+
 /// The plans that these are, the grants, and the limits of the caller's own key.
-fn built(sayings: &[Saying]) -> (Plans, Granted, Vec<(Arc<str>, Arc<Limits>)>) {
+fn built(sayings: &[Saying]) -> (Plans, Granted, Own) {
     let mut plans = Plans::default();
     let (mut networks, mut identities) = (Vec::new(), Vec::new());
     let (mut spared_networks, mut spared) = (Vec::new(), Vec::new());
@@ -174,7 +177,7 @@ fn built(sayings: &[Saying]) -> (Plans, Granted, Vec<(Arc<str>, Arc<Limits>)>) {
                 let changes: Changes = [(*policy, change)].into_iter().collect();
                 match whom {
                     Whom::Network(last, length) => {
-                        networks.push((network(*last, *length), changes))
+                        networks.push((network(*last, *length), changes));
                     }
                     Whom::Identity(id) => identities.push((name("i", *id), changes)),
                     Whom::Route(_) => unreachable!("no override has a route"),
@@ -270,7 +273,7 @@ proptest! {
         let standing = terms.of(who);
         let found = (!standing.is_exempt_from(&policy))
             .then(|| standing.limits(&policy, entity(asked.entity)));
-        let count = |limits: &Limits| limits.rule.limit().count.get();
+        let count = |limits: &Limits| limits.rule.count().get();
         let place = |count: u64| count.checked_sub(1_000).map(|place| usize::try_from(place).unwrap());
         prop_assert_eq!(found.map(|(limits, _)| place(count(limits))), expected(&sayings, &asked));
         if let Some((limits, because)) = found {
@@ -374,7 +377,7 @@ fn on_route(config: &Config, route: &str, ip: &str, tier: Option<&str>) -> Strin
     let secret = KeySecret::new([0; 32]);
     let found = demand(&demands, &caller, &secret, terms);
     let checks = found.checks.iter().map(|check| {
-        let limit = check.limits.rule.limit();
+        let limit = check.limits.rule.limit().unwrap();
         assert_eq!(check.rule, &check.limits.rule);
         let seconds = limit.window_us.get() / 1_000_000;
         format!("{} {}/{seconds}s", check.policy.name, limit.count)
@@ -501,7 +504,7 @@ fn another_limit_keeps_kind_window_and_the_ratio_of_the_burst() {
         let base = limits(rule(kind, 20, MINUTE_US, 5));
         let new = base.with(NewLimit::Rate(limit(count, window_us)))?;
         assert_eq!(new.rule.kind(), base.rule.kind());
-        assert_eq!(new.rule.limit(), limit(count, window_us));
+        assert_eq!(new.rule.limit(), Some(limit(count, window_us)));
         assert_eq!(new.unqueued.is_some(), kind == "leaky-bucket");
         Ok::<_, Unfit>(new.rule.capacity())
     };
@@ -528,6 +531,11 @@ fn another_limit_keeps_kind_window_and_the_ratio_of_the_burst() {
             "{kind}"
         );
     }
+    let slots = limits(rule("concurrency", 2, MINUTE_US, 1));
+    let more = slots.with(NewLimit::Count(5)).unwrap();
+    assert_eq!((more.rule.kind(), more.rule.capacity()), ("concurrency", 5));
+    let rate = slots.with(NewLimit::Rate(limit(5, MINUTE_US)));
+    assert_eq!(rate.err(), Some(Unfit::Rate));
     let counted = limits(rule("token-bucket", 20, MINUTE_US, 5)).with(NewLimit::Count(3));
     assert_eq!(counted.err(), Some(Unfit::Count));
 }

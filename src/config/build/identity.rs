@@ -66,9 +66,12 @@ impl Builder<'_> {
         let written = &written.value;
         self.check_tier_header(file, written);
         let api_key = match &written.api_key {
-            Some(api_key) => {
-                Some(self.api_keys(&api_key.value, api_key.place, policies, tiers(file))?)
-            }
+            Some(api_key) => Some(self.api_keys(
+                &api_key.value,
+                api_key.place,
+                policies,
+                tiers(file).as_deref(),
+            )?),
             None => None,
         };
         Some(Identity { api_key })
@@ -79,7 +82,7 @@ impl Builder<'_> {
         written: &Written,
         place: Place,
         policies: &Policies<'_>,
-        tiers: Option<Vec<&str>>,
+        tiers: Option<&[&str]>,
     ) -> Option<ApiKeys> {
         let sent_in = self.sent_in(written, place);
         let path = written.file.as_ref()?;
@@ -91,7 +94,7 @@ impl Builder<'_> {
             .collect();
         let names = Names {
             policies: &policies,
-            tiers: tiers.as_deref(),
+            tiers,
         };
         let (keys, seen) = match self.keys {
             Some(read) => {

@@ -2,6 +2,8 @@
 
 mod admin;
 mod answers;
+mod calendars;
+mod concurrency;
 mod gateway;
 pub(super) mod identity;
 mod idle;
@@ -11,6 +13,7 @@ mod pattern;
 mod plans;
 mod policies;
 mod routes;
+mod shedding;
 mod store;
 mod store_url;
 mod upstreams;
@@ -62,6 +65,7 @@ pub(crate) fn build(file: &File, builder: Builder<'_>) -> Option<Config> {
     let plans = builder.plans(file, &policies);
     let identity = builder.identity(file, &policies);
     let routes = builder.routes(file, &policies);
+    let load_shedding = builder.load_shedding(file);
     let headers = builder.headers(file);
     let admin = builder.admin(file);
     let metrics = builder.metrics(file);
@@ -72,6 +76,7 @@ pub(crate) fn build(file: &File, builder: Builder<'_>) -> Option<Config> {
         return None;
     }
     builder.check_any_route(file);
+    builder.warn_of_idle_shedding(file);
     builder.warn_of_nobody(file);
     let (routes, plans) = (routes?, plans?);
     builder.warn_of_idle(&policies, &routes, &plans);
@@ -86,6 +91,7 @@ pub(crate) fn build(file: &File, builder: Builder<'_>) -> Option<Config> {
         plans,
         routes,
         rejects: rejects?,
+        load_shedding: load_shedding?,
         headers: headers?,
         admin: admin?,
         metrics: metrics?,

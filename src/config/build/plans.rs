@@ -384,6 +384,13 @@ pub(in crate::config) fn unfit(
                 format!("write \"{count}/min\", or whatever window is meant"),
             )
         }
+        Unfit::Rate => (
+            Code::E108,
+            format!(
+                "{user} gives policy `{policy}` a rate, and that counts what is in flight at once"
+            ),
+            "write a number without quotes and window: 5".to_owned(),
+        ),
         Unfit::Window(own) => (
             Code::E107,
             format!(

@@ -13,7 +13,7 @@ pub use families::Families;
 pub use labels::{CodeClass, Fault, Proof, Proven, Verdict};
 pub use route::RouteMetrics;
 
-use crate::check::{Limits, Plans, Policy};
+use crate::check::{KeySource, Limits, Plans, Policy};
 use families::TIER;
 
 /// The route label of requests that no route matched.
@@ -68,6 +68,8 @@ pub struct PolicyMetrics {
     pub queue_wait: Histogram,
     /// Requests that wait now.
     pub queue_depth: IntGauge,
+    /// Units in flight, of concurrency that counts everybody together.
+    pub in_use: Option<IntGauge>,
 }
 
 /// The series of an upstream.
@@ -177,7 +179,7 @@ impl PolicyMetrics {
     fn new(families: &Families, policy: &Policy, plans: &Plans) -> Self {
         let name = &*policy.name;
         let tell = |tier: &str, limits: &Limits| {
-            let count = limits.rule.limit().count.get();
+            let count = limits.rule.count().get();
             let gauge = families.limits.with_label_values(&[name, tier]);
             gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
         };
@@ -193,6 +195,8 @@ impl PolicyMetrics {
             near_limit: families.near_limit.with_label_values(&[name]),
             queue_wait: families.queue_waits.with_label_values(&[name]),
             queue_depth: families.queue_depths.with_label_values(&[name]),
+            in_use: (policy.limits.rule.lends() && *policy.key == [KeySource::Global])
+                .then(|| families.in_use.with_label_values(&[name])),
         }
     }
 }

@@ -14,6 +14,7 @@ pub mod deny_cache;
 pub mod dial;
 mod failure;
 pub mod grants;
+mod hold;
 mod keeper;
 pub mod key;
 pub mod lease;
@@ -23,6 +24,7 @@ mod node;
 mod reserve;
 pub mod script;
 pub mod sentinel;
+pub mod slots;
 pub mod tls;
 mod topology;
 mod whose;
@@ -51,6 +53,7 @@ use lease::Leases;
 use node::Node;
 pub use reserve::{Reserved, Spared};
 pub use sentinel::Sentinels;
+use slots::Slots;
 pub use tls::{Tls, TlsError};
 
 /// How Valkey is reached.
@@ -102,6 +105,7 @@ pub struct ValkeyStore {
     denials: DenyCache,
     leases: Leases,
     grants: Arc<Grants>,
+    slots: Slots,
     /// How often an outage ended.
     recoveries: AtomicU32,
 }
@@ -188,6 +192,7 @@ impl ValkeyStore {
             announcer,
             denials: DenyCache::default(),
             leases: Leases::default(),
+            slots: Slots::new(fastrand::u64(..)),
             recoveries: AtomicU32::new(0),
         };
         (store, connector)
