@@ -284,7 +284,7 @@ fn another_request_is_not_denied_for_it() {
     let rule = |seed| random_rule(&mut fastrand::Rng::with_seed(seed), 0, 1_000_000);
     let here = policy("p", rule(1));
     let edited = policy("p", rule(2));
-    assert_ne!(here.rule, edited.rule);
+    assert_ne!(here.limits.rule, edited.limits.rule);
     let other = policy("q", rule(1));
     let asked = check(&here, 1, 2);
     let (cache, sent_at) = (DenyCache::default(), monotonic_now());

@@ -84,7 +84,7 @@ proptest! {
                 Gap::Back(us) => Gap::Forward(us),
                 gap => gap,
             }.after(now, last.as_ref());
-            let cost = random_cost(&mut random, policy.rule.capacity(), last.as_ref());
+            let cost = random_cost(&mut random, policy.limits.rule.capacity(), last.as_ref());
             let asked = check(&policy, 0, cost);
             let before = kept.clone();
             let decision = kept.decide(&asked, now);
@@ -107,7 +107,7 @@ proptest! {
                         prop_assert_eq!(later.decide(&asked, now + wait).verdict, Verdict::Allow);
                     }
                 } else {
-                    prop_assert!(cost > policy.rule.capacity());
+                    prop_assert!(cost > policy.limits.rule.capacity());
                 }
             } else {
                 prop_assert!(cost == 0 || decision.penalised == Penalised::No);
@@ -162,7 +162,7 @@ fn what_another_policy_denies_begins_no_penalty_and_what_a_penalty_denies_charge
 fn who_finds_no_place_to_wait_in_is_not_punished_for_it() {
     let rule = LeakyBucket::new(limit(1, SECOND_US), whole(5), None).unwrap();
     let policy = punishing(Rule::LeakyBucket(rule), seconds(&[60]));
-    let impatient = policy.rule.without_waiting().unwrap();
+    let impatient = policy.limits.rule.without_waiting().unwrap();
     let mut kept = Kept::default();
     let hurried = Check {
         rule: &impatient,

@@ -31,6 +31,7 @@ mod leaky;
 mod login;
 mod outcomes;
 mod penalty;
+mod plans;
 mod preflights;
 mod privacy;
 mod protocol;
