@@ -15,7 +15,7 @@ use crate::check::tier::{Because, Terms, Who};
 use crate::check::{Check, Identity, KeySource, Limits};
 use crate::clock::monotonic_now;
 use crate::config::{duration_text, limit_text};
-use crate::decide::Verdict;
+use crate::decide::{Penalised, Verdict};
 use crate::store::valkey::manage::Inspected;
 
 /// Shows what a caller has used under a policy, and whose limit is in force. Changes nothing.
@@ -188,11 +188,15 @@ impl Seen<'_> {
                 after => format!("nothing counts any more in {}", span(after)),
             },
         );
+        let is_punished = would_be.penalised == Penalised::Runs;
         let next = match (would_be.verdict, would_be.retry_after_us) {
             (Verdict::Allow, _) if would_be.delay_us > 0 => {
                 format!("passes, after {} in the queue", span(would_be.delay_us))
             }
             (Verdict::Allow, _) => "passes".to_owned(),
+            (Verdict::Deny, Some(wait)) if is_punished => {
+                format!("is denied for {} more, by the penalty", span(wait))
+            }
             (Verdict::Deny, Some(wait)) => format!("is denied for {} more", span(wait)),
             (Verdict::Deny, None) => "never passes".to_owned(),
         };
@@ -233,6 +237,7 @@ impl Seen<'_> {
             "allowed": would_be.verdict == Verdict::Allow,
             "retry_after_ms": would_be.retry_after_us.map(millis),
             "delay_ms": millis(would_be.delay_us),
+            "penalty": would_be.penalised == Penalised::Runs,
         })
     }
 }

@@ -483,7 +483,7 @@ fn what_belongs_to_a_later_release_is_told_as_such() {
         ),
         ("[upstreams.x]\nbuiltin = \"echo\"\n", "health"),
         ("[store]\n", "pool"),
-        ("", "tiers"),
+        ("", "tracing"),
         (
             "[routes.x]\nmatch = { path = \"/x\" }\nrespond = {}\n",
             "cors",
@@ -1257,7 +1257,6 @@ fn what_is_dumped_loads_to_the_same() {
         "config/tollgate.toml",
         "config/quickstart.toml",
         "config/examples/shop.toml",
-        "config/examples/plans.toml",
         "tests/config/good/including.toml",
     ] {
         let without_files = LoadOptions {

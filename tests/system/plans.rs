@@ -683,3 +683,90 @@ fn a_cluster_keeps_grants_on_one_of_its_servers_and_tells_all() {
     done(&gateways[0], &[&["reset"], &OF_WHO[..]].concat());
     assert_eq!(inspected(&gateways[0], &OF_WHO)["used"], 0);
 }
+
+#[test]
+fn a_penalty_is_seen_and_forgiven() {
+    let valkey = Valkey::start();
+    let gateways = two(&valkey, &format!("{LOG}penalty = \"1h\"\n"));
+    assert_eq!(passed(&gateways, 5), 3);
+    for _ in 0..2 {
+        let seen = inspected(&gateways[0], &OF_WHO);
+        assert_eq!(
+            (&seen["used"], &seen["penalty"]),
+            (&3.into(), &true.into()),
+            "{seen}"
+        );
+    }
+    let text = done(&gateways[0], &[&["inspect"], &OF_WHO[..]].concat());
+    assert!(text.ends_with("more, by the penalty\n"), "{text}");
+    // Who is denied without having been punished is not punished by a look.
+    let other = ["--policy", "log", "--key", "ip=192.0.2.2", "--cost", "4"];
+    let seen = inspected(&gateways[0], &other);
+    assert_eq!(
+        (&seen["allowed"], &seen["penalty"]),
+        (&false.into(), &false.into()),
+        "{seen}"
+    );
+    assert_eq!(inspected(&gateways[0], &other[..4])["allowed"], true);
+    done(&gateways[0], &[&["reset"], &OF_WHO[..]].concat());
+    until("the first gateway has forgiven", || passes(&gateways[0]));
+    let seen = inspected(&gateways[0], &OF_WHO);
+    assert_eq!(
+        (&seen["used"], &seen["penalty"]),
+        (&1.into(), &false.into()),
+        "{seen}"
+    );
+}
+
+#[test]
+fn there_are_so_many_grants_and_no_more() {
+    let valkey = Valkey::start();
+    let mut admin = valkey.connect();
+    let mut grant = |who: &str, limit: &str, for_ms: u64| -> i64 {
+        redis::cmd("EVAL")
+            .arg(concat!("#!lua\n", include_str!("../../lua/grant.lua")))
+            .arg(1)
+            .arg("grants")
+            .arg(who)
+            .arg(limit)
+            .arg(for_ms)
+            .arg(2)
+            .query(&mut admin)
+            .unwrap()
+    };
+    // What somebody else put there goes.
+    redis::cmd("SET")
+        .arg(&["grants", "other"])
+        .exec(&mut valkey.connect())
+        .unwrap();
+    assert!(grant("a", "5/1000", 60_000) > 0);
+    assert!(grant("b", "5/1000", 60_000) > 0);
+    assert_eq!(grant("c", "5/1000", 60_000), -2);
+    assert!(grant("b", "6/1000", 30_000) > 0);
+    assert_eq!(
+        (grant("c", "", 0), grant("a", "", 0), grant("a", "", 0)),
+        (-1, 0, -1)
+    );
+    assert!(grant("c", "7", 1) > 0);
+    until("the short one has ended", || grant("d", "8", 20_000) > 0);
+    let version = || -> u64 {
+        redis::cmd("HGET")
+            .arg(&["grants", "version"])
+            .query(&mut valkey.connect())
+            .unwrap()
+    };
+    let before = version();
+    assert_eq!(grant("d", "", 0), 0);
+    assert!(version() > before);
+    let ttl: i64 = redis::cmd("PTTL")
+        .arg("grants")
+        .query(&mut valkey.connect())
+        .unwrap();
+    assert!((20_000..=31_000).contains(&ttl), "{ttl}");
+    assert_eq!(grant("b", "", 0), 0);
+    let there: bool = redis::cmd("EXISTS")
+        .arg("grants")
+        .query(&mut valkey.connect())
+        .unwrap();
+    assert!(!there);
+}

@@ -5,13 +5,16 @@
 //! known stays in force until it ends.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use redis::{Pipeline, RedisResult, Value, from_redis_value};
+use redis::{
+    ErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind, Value, from_redis_value,
+};
 use tokio::time::{sleep, timeout};
 use tracing::{debug, warn};
 
@@ -54,6 +57,8 @@ pub(super) struct Grants {
     key: String,
     known: Mutex<Known>,
     in_force: ArcSwapOption<InForce>,
+    /// Whether it was said that they cannot be read.
+    told: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -103,6 +108,7 @@ impl Grants {
             key: format!("{prefix}:{{{TAG}}}"),
             known: Mutex::default(),
             in_force: ArcSwapOption::empty(),
+            told: AtomicBool::new(false),
         }
     }
 
@@ -118,7 +124,7 @@ impl Grants {
     fn set_policies(&self, policies: &[Arc<Policy>]) {
         let mut known = self.known();
         known.policies = policies.to_vec();
-        self.put_in_force(&known);
+        self.put_in_force(&known, true);
     }
 
     /// Reads them again and again.
@@ -129,6 +135,11 @@ impl Grants {
             let Some(link) = self.link() else { continue };
             match timeout(PATIENCE, self.read(&link)).await {
                 Ok(Ok(())) => {}
+                Ok(Err(error)) if is_forbidden(&error) => {
+                    if !self.told.swap(true, Ordering::Relaxed) {
+                        warn!(reason = %error, "grants are not in force: the user may not read them");
+                    }
+                }
                 Ok(Err(error)) => debug!(reason = %error, "grants not read"),
                 Err(_) => debug!("grants not read: no answer within {PATIENCE:?}"),
             }
@@ -172,19 +183,21 @@ impl Grants {
             fields = from_redis_value(reply)?;
         }
         let mut known = self.known();
-        known.version = fields.remove("version");
+        let version = fields.remove("version");
+        let is_news = known.version != version;
+        known.version = version;
         known.heard = Some((sent_at, now));
         known.raw = fields
             .iter()
             .filter_map(|(field, value)| Raw::read(field, value))
             .collect();
-        self.put_in_force(&known);
+        self.put_in_force(&known, is_news);
         Ok(())
     }
 
-    /// Makes of what is known what requests look at.
-    fn put_in_force(&self, known: &Known) {
-        let granted = granted(&known.raw, &known.policies);
+    /// Makes of what is known what requests look at. What is wrong with it is said once.
+    fn put_in_force(&self, known: &Known, is_news: bool) {
+        let granted = granted(&known.raw, &known.policies, is_news);
         let (heard_at, store_then) = known
             .heard
             .unwrap_or((monotonic_now(), Timestamp::default()));
@@ -200,7 +213,7 @@ impl Grants {
 }
 
 /// What the kept grants mean for these policies. What is for others, or does not fit, means nothing.
-fn granted(raw: &[Raw], policies: &[Arc<Policy>]) -> Granted {
+fn granted(raw: &[Raw], policies: &[Arc<Policy>], is_news: bool) -> Granted {
     let mut granted = Granted::default();
     let mut made: HashMap<(usize, NewLimit), Option<Arc<Limits>>> = HashMap::new();
     for kept in raw {
@@ -208,11 +221,15 @@ fn granted(raw: &[Raw], policies: &[Arc<Policy>]) -> Granted {
             continue;
         };
         let limits = made.entry((policy.index, kept.limit)).or_insert_with(|| {
-            let limits = policy.limits.with(kept.limit);
-            limits
-                .map_err(|unfit| warn!(policy = %policy.name, reason = %unfit, "grants that do not fit the policy are not in force"))
-                .map(Arc::new)
-                .ok()
+            match policy.limits.with(kept.limit) {
+                Ok(limits) => Some(Arc::new(limits)),
+                Err(unfit) => {
+                    if is_news {
+                        warn!(policy = %policy.name, reason = %unfit, "a grant that does not fit its policy is not in force");
+                    }
+                    None
+                }
+            }
         });
         if let Some(limits) = limits {
             let grant = Grant {
@@ -225,6 +242,11 @@ fn granted(raw: &[Raw], policies: &[Arc<Policy>]) -> Granted {
         }
     }
     granted
+}
+
+/// Whether this user may not do it, however often it is tried.
+fn is_forbidden(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::Server(ServerErrorKind::NoPerm)
 }
 
 /// Who and which policy, as the hash names them.

@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout_at};
 use super::calls::no_connection;
 use super::failure::{classify, is_no_script, redirect};
 use super::grants::{self, GRANTS_MAX};
-use super::key::key;
+use super::key::keys;
 use super::script::{self, Script};
 use super::topology::slot_of;
 use super::{SLACK_MS, Servers, ValkeyStore};
@@ -77,7 +77,7 @@ impl ValkeyStore {
         }
     }
 
-    /// Forgets what the check's policy has counted for its entity, on every gateway within a second. Says whether there
+    /// Forgets what the check's policy has counted for its entity, and the penalty that runs, on every gateway within a second. Says whether there
     /// was anything.
     ///
     /// # Errors
@@ -85,18 +85,13 @@ impl ValkeyStore {
     /// When the store does not answer. Unknown then whether it forgot.
     pub async fn reset(&self, check: &Check<'_>) -> Result<bool, StoreError> {
         let mut delete = redis::cmd("DEL");
-        for key in self.keys(check) {
+        for key in keys(&self.prefix, check) {
             delete.arg(key);
         }
         match self.command(slot_of(check.entity), &delete, None).await? {
             Value::Int(deleted) => Ok(deleted > 0),
             _ => Err(StoreError::BadReply("no number of keys".to_owned())),
         }
-    }
-
-    /// All that is kept of the check's entity under its policy.
-    fn keys(&self, check: &Check<'_>) -> Vec<String> {
-        vec![key(&self.prefix, check)]
     }
 
     /// Grants the check's entity another limit of its policy for this long, in place of one that it was granted before;
