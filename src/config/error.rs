@@ -88,6 +88,10 @@ codes! {
     E044,
     /// A penalty without steps, with too many, or with one that is no longer than the one before.
     E045,
+    /// A limit that is a rate where the kind has units at once, or the other way.
+    E046,
+    /// A lease that is a number of units where the kind has a duration, or the other way.
+    E047,
     /// A policy that counts no answer, or counts one and forgets it.
     E048,
     /// A `${VAR}` that is not set, or not closed.
@@ -146,10 +150,13 @@ codes! {
     W215,
     /// A route is limited only for those who show who they are.
     W217,
-    /// Load shedding that never happens: a priority without it, or more in flight than can be.
+    /// Load shedding that never happens: a priority without it, more in flight than can be, or a target that no upstream is
+    /// given the time to miss.
     W220,
     /// A penalty for all callers together.
     W223,
+    /// A lease of concurrency that a slow store may outlast.
+    W224,
 }
 
 /// Whether it keeps the configuration from loading.

@@ -25,8 +25,8 @@ pub struct Ask<'a> {
 pub struct Step {
     /// What becomes of the kind's state.
     pub change: Change,
-    /// How long that means something then.
-    pub fresh_after_us: u64,
+    /// When that equals a fresh state.
+    pub fresh_at: Timestamp,
     /// What to keep of the penalty from now on; `None` is what was kept.
     pub penalty: Option<penalty::State>,
     /// The answer.
@@ -67,11 +67,11 @@ impl Ask<'_> {
     /// Decides it alone.
     fn decide(&self, now: Timestamp) -> Step {
         let (change, decision) = self.rule.decide(self.kept, now, self.cost);
-        let fresh_after_us = decision.reset_after_us;
+        let fresh_at = self.rule.fresh_at(now, &decision);
         let Some(beside) = &self.beside else {
             return Step {
                 change,
-                fresh_after_us,
+                fresh_at,
                 penalty: None,
                 decision,
             };
@@ -82,7 +82,7 @@ impl Ask<'_> {
         let is_charged = is_denial(&decision) || !is_denial(&weighed);
         Step {
             change: if is_charged { change } else { Change::None },
-            fresh_after_us,
+            fresh_at,
             penalty,
             decision: weighed,
         }

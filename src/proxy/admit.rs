@@ -10,6 +10,7 @@ use tracing::warn;
 
 use super::context::{Context, Denied, Ruled};
 use super::gateway::Gateway;
+use super::slot::Slot;
 use super::wait::Place;
 use super::{head, tally};
 use crate::answer::{self, Answer, Asked, Refusal};
@@ -81,11 +82,15 @@ async fn decide<'g>(
         params: &matched.params,
     };
     let mut demanded = demand(&matched.route.demands, &caller, &config.store.key_secret);
-    tally::missing_keys(gateway, ctx, &demanded);
+    tally::not_asked(gateway, ctx, &demanded);
     refuse_without_key(&demanded)?;
     ctx.place = place(gateway, &mut demanded);
     let outcome = gateway.limiter.decide(&demanded.checks).await;
     ctx.settling.hold(config, &outcome.charged);
+    let lent = outcome.charged.iter();
+    ctx.slots = lent
+        .filter_map(|charged| Slot::new(&ctx.gateway, charged))
+        .collect();
     tally::decisions(gateway, ctx, &demanded, &outcome);
     ctx.rulings = outcome
         .rulings

@@ -20,6 +20,7 @@ pub mod reload;
 pub mod respond;
 pub mod serve;
 pub mod settle;
+pub mod slot;
 mod stop;
 pub mod tally;
 mod unread;
@@ -194,9 +195,13 @@ impl ProxyHttp for Proxy {
         &self,
         _session: &mut Session,
         _body: &mut Option<Bytes>,
-        _end_of_stream: bool,
+        end_of_stream: bool,
         ctx: &mut Context,
     ) -> pingora::Result<Option<Duration>> {
+        if end_of_stream {
+            // The upstream is done with it. Whoever has read the answer finds it so.
+            ctx.slots.clear();
+        }
         if forward::out_of_time(ctx) {
             return Error::e_explain(ErrorType::ReadTimedout, "the route's time is over");
         }

@@ -28,4 +28,5 @@ mod penalties;
 mod properties;
 mod routes;
 mod shedding;
+mod slots;
 mod vectors;

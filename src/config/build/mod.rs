@@ -3,6 +3,7 @@
 mod admin;
 mod answers;
 mod calendars;
+mod concurrency;
 mod gateway;
 pub(super) mod identity;
 mod idle;

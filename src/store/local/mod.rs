@@ -145,8 +145,7 @@ impl LocalStore {
         let mut decisions = Vec::with_capacity(steps.len());
         for ((check, key), step) in checks.iter().zip(&keys).zip(steps) {
             if let Some(shard) = held.shard_mut(key) {
-                let fresh_at = now.as_micros().saturating_add(step.fresh_after_us);
-                shard.apply(*key, step.change, Timestamp::from_micros(fresh_at));
+                shard.apply(*key, step.change, step.fresh_at);
             }
             if let Some(punished) = step.penalty {
                 self.punish(check, outage, punished, &keys, &mut held, now);
@@ -196,8 +195,7 @@ impl LocalStore {
         let kept = slot.as_ref().map(|slot| slot.state());
         let (change, decision) = check.rule.decide(kept, now, check.cost);
         if change != Change::None {
-            let fresh_at =
-                Timestamp::from_micros(now.as_micros().saturating_add(decision.reset_after_us));
+            let fresh_at = check.rule.fresh_at(now, &decision);
             if let Some(slot) = slot {
                 slot.apply(change, fresh_at);
             } else {
@@ -251,7 +249,7 @@ impl LocalStore {
                 .is_some_and(|shard| shard.get(key).is_some());
             let fresh_at = |state: &State| {
                 let found = check.rule.decide(Some(state), now, Cost::NONE).1;
-                Timestamp::from_micros(now.as_micros().saturating_add(found.reset_after_us))
+                check.rule.fresh_at(now, &found)
             };
             if known {
                 let Some(shard) = held.shard_mut(key) else {
