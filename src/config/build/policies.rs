@@ -196,7 +196,9 @@ impl Builder<'_> {
         let Some(penalty) = &written.penalty else {
             return;
         };
-        if let Some(lease) = &written.lease {
+        if let Some(lease) = &written.lease
+            && let LeaseOf::Units(_) = lease.value
+        {
             self.error(
                 Code::E018,
                 lease.place,
