@@ -30,9 +30,10 @@ pub(crate) fn field(path: &[String], key: &str) -> Option<Hint> {
     let path: Vec<&str> = path.iter().map(String::as_str).collect();
     Some(match (path.as_slice(), key) {
         ([], "tracing")
-        | (["listeners", _], "tls" | "h2" | "h2c" | "proxy_protocol")
+        | (["listeners", _], "h2" | "h2c" | "proxy_protocol")
+        | (["listeners", _, "tls"], "client_ca")
         | (["store"], "pool")
-        | (["upstreams", _], "tls" | "health")
+        | (["upstreams", _], "h2" | "max_connections" | "hash_by")
         | (["policies", _], "lease")
         | (["routes", _], "format" | "cors")
         | (["metrics"], "native_histograms") => Hint::Later,
@@ -65,6 +66,12 @@ pub(crate) fn field(path: &[String], key: &str) -> Option<Hint> {
         (["exemptions", _], "routes") => Hint::Meant("route"),
         (["exemptions", _], "policy") => Hint::Meant("policies"),
         (["tiers" | "overrides", _], "policies" | "limit") => Hint::Meant("limits"),
+        (["listeners", _, "tls"], "certificate" | "cert_file") => Hint::Meant("cert"),
+        (["listeners", _, "tls"], "key_file") => Hint::Meant("key"),
+        (["listeners", _, "tls"], "min_version") => Hint::Meant("min"),
+        (["upstreams", _, "tls"], "ca_file") => Hint::Meant("ca"),
+        (["upstreams", _, "tls"], "server_name" | "name") => Hint::Meant("sni"),
+        (["upstreams", _], "health_check" | "healthcheck" | "check") => Hint::Meant("health"),
         (["upstreams", _], "address" | "addr" | "url" | "targets") => Hint::Meant("servers"),
         (["listeners", _], "listen" | "bind" | "addr") => Hint::Meant("address"),
         _ => return None,

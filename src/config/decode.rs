@@ -343,7 +343,7 @@ impl<'a> Reader<'a> {
     fn missing(&self, node: &Node, field: &Field) {
         let what = match &field.shape {
             Shape::Words(words) => format!("…: {}", quoted(words)),
-            _ => example(field.key).to_owned(),
+            _ => example(&self.path, field.key).to_owned(),
         };
         self.report(
             Finding::new(
@@ -357,8 +357,10 @@ impl<'a> Reader<'a> {
 }
 
 /// What a field that is missing may look like.
-fn example(key: &str) -> &'static str {
+fn example(path: &[String], key: &str) -> &'static str {
     match key {
+        "cert" => "\"tls.crt\"",
+        "key" if path.last().is_some_and(|table| table == "tls") => "\"tls.key\"",
         "limit" => "\"100/min\"",
         "key" => "\"ip\"",
         "tz" => "\"Europe/Berlin\"",

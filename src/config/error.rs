@@ -132,6 +132,16 @@ codes! {
     E115,
     /// A file of API keys that names a policy or a tier that does not exist.
     E116,
+    /// A file without a certificate that can be used.
+    E120,
+    /// A file without a private key that can be used.
+    E121,
+    /// A key that is of another certificate.
+    E122,
+    /// No authority whose certificates would be believed.
+    E123,
+    /// Not a name that a certificate can be for.
+    E124,
     /// Two routes match the same request with equal right.
     E130,
     /// The last policy of a `first_of` may not apply.
@@ -173,6 +183,12 @@ codes! {
     W223,
     /// A lease of concurrency that a slow store may outlast.
     W224,
+    /// A certificate that is not good any more, or not yet.
+    W225,
+    /// TLS to whoever answers: certificates are not verified.
+    W226,
+    /// A server on the port of TLS that is spoken to in the clear.
+    W227,
 }
 
 /// Whether it keeps the configuration from loading.

@@ -23,6 +23,7 @@ use crate::answer::{Legacy, UpstreamFields, When};
 use crate::check::{Mode, NewLimit, OnMissingKey, OnStoreFailure, Scope, Unit};
 use crate::decide::CalendarUnit;
 use crate::shed::Priority;
+use crate::tls::Oldest as TlsVersion;
 
 table! {
     /// A Tollgate configuration.
@@ -113,6 +114,20 @@ table! {
     Listener {
         /// IP address and port.
         address: SocketAddr, required;
+        /// TLS to clients; in the clear if left out.
+        tls: ListenerTls;
+    }
+}
+
+table! {
+    /// TLS to clients.
+    ListenerTls {
+        /// PEM file of the certificate, and of those between it and its authority.
+        cert: FilePath, required;
+        /// PEM file of its private key.
+        key: FilePath, required;
+        /// The oldest version of TLS that is spoken.
+        min: TlsVersion = "\"1.2\"";
     }
 }
 
@@ -241,12 +256,48 @@ table! {
         builtin: Builtin;
         /// How the servers take turns.
         balance: Balance = "\"round-robin\"";
+        /// TLS to its servers; in the clear if left out.
+        tls: UpstreamTls;
+        /// Checks of its servers; those that fail are left out. None if left out.
+        health: Health;
         /// Its time limits.
         timeouts: Timeouts = "{}";
         /// The Host field it is sent: the client's, or this.
         host_header: HostField = "\"keep\"";
         /// How often another server is tried when one cannot be connected to.
         retries: Whole<0, 10> = "1";
+    }
+}
+
+table! {
+    /// TLS to the servers of an upstream.
+    UpstreamTls {
+        /// The name that is asked for, and that the certificate has to be for; the host that stands in servers if left out.
+        sni: String;
+        /// Whether the certificate is verified.
+        verify: bool = "true";
+        /// PEM file of the authorities whose certificates are believed; the machine's own if left out.
+        ca: FilePath;
+    }
+}
+
+table! {
+    /// Checks of an upstream's servers.
+    Health {
+        /// The path that is asked for, by GET.
+        path: String;
+        /// Instead of a path: whether it is enough that it can be connected to.
+        tcp: bool;
+        /// From one check to the next, give or take a tenth.
+        interval: Span<100, 86_400_000> = "\"5s\"";
+        /// For a whole check.
+        timeout: Span<1, 600_000> = "\"1s\"";
+        /// Checks that have to pass in a row before a server that failed gets requests again.
+        healthy_after: Whole<1, 100> = "2";
+        /// Checks that have to fail in a row before a server gets none any more.
+        unhealthy_after: Whole<1, 100> = "3";
+        /// The statuses with which a check by path passes; 200 if left out.
+        expect: List<StatusItem>;
     }
 }
 

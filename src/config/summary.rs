@@ -38,7 +38,11 @@ pub fn summary(loaded: &Loaded) -> Option<String> {
         ),
     };
     for listener in &config.listeners {
-        line(format!("listener {}: {}", listener.name, listener.address));
+        let tls = over_tls(loaded.document.as_ref(), "listeners", &listener.name);
+        line(format!(
+            "listener {}: {}{tls}",
+            listener.name, listener.address
+        ));
     }
     line(format!("usage is counted {store}"));
     for route in config.routes.iter() {
@@ -52,7 +56,7 @@ pub fn summary(loaded: &Loaded) -> Option<String> {
             "route {}: {} -> {}: {policies}",
             route.name,
             matched(loaded.document.as_ref(), &route.name),
-            action(config, &route.action)
+            action(loaded, config, &route.action)
         ));
     }
     for policy in &config.policies {
@@ -164,7 +168,13 @@ fn matched(document: Option<&Node>, route: &str) -> String {
     format!("{methods}{host}{path}{}", more.concat())
 }
 
-fn action(config: &Config, action: &Action) -> String {
+/// Whether it is over TLS, as written: where files are not read there is none.
+fn over_tls(document: Option<&Node>, table: &str, name: &str) -> &'static str {
+    let written = document.and_then(|document| document.get(table)?.get(name)?.get("tls"));
+    if written.is_some() { " over TLS" } else { "" }
+}
+
+fn action(loaded: &Loaded, config: &Config, action: &Action) -> String {
     match action {
         Action::Respond(status, _) => format!("answers {}", status.as_u16()),
         Action::Forward(index) => match config.upstreams.get(*index) {
@@ -172,10 +182,11 @@ fn action(config: &Config, action: &Action) -> String {
                 Target::Echo => format!("{} (built-in echo)", upstream.name),
                 Target::Servers(servers) => {
                     format!(
-                        "{} ({} server{})",
+                        "{} ({} server{}{})",
                         upstream.name,
                         servers.len(),
-                        plural(servers.len() as u64)
+                        plural(servers.len() as u64),
+                        over_tls(loaded.document.as_ref(), "upstreams", &upstream.name)
                     )
                 }
             },

@@ -32,6 +32,8 @@ pub struct Context {
     pub request_id: HeaderValue,
     /// The other end of the connection.
     pub peer_ip: Option<IpAddr>,
+    /// Whether that speaks TLS to us.
+    pub encrypted: bool,
     /// Who calls.
     pub client: Client,
     /// Who that is, as far as it is proven.
@@ -190,6 +192,7 @@ impl Context {
             started_at_us: clock::wall_now_us(),
             request_id: HeaderValue::from_static(""),
             peer_ip: None,
+            encrypted: false,
             client: Client {
                 ip: None,
                 through_trusted: false,

@@ -481,7 +481,7 @@ fn what_belongs_to_a_later_release_is_told_as_such() {
             "[listeners.x]\naddress = \"127.0.0.1:1\"\n",
             "proxy_protocol",
         ),
-        ("[upstreams.x]\nbuiltin = \"echo\"\n", "health"),
+        ("[upstreams.x]\nbuiltin = \"echo\"\n", "h2"),
         ("[store]\n", "pool"),
         ("", "tracing"),
         (

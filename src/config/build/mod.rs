@@ -5,6 +5,7 @@ mod answers;
 mod calendars;
 mod concurrency;
 mod gateway;
+mod health;
 pub(super) mod identity;
 mod idle;
 mod lints;
@@ -16,10 +17,11 @@ mod routes;
 mod shedding;
 mod store;
 mod store_url;
+mod tls;
 mod upstreams;
 mod valkey;
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
@@ -34,6 +36,7 @@ use super::error::{Code, Finding, Findings, did_you_mean};
 use super::file::File;
 use super::read;
 use super::source::{Place, Sources};
+use crate::tls::Authorities;
 
 /// What to do about a file that cannot be read where the configuration is checked, and not run.
 pub(super) const WITHOUT_FILES: &str =
@@ -48,6 +51,8 @@ pub(crate) struct Builder<'a> {
     pub(crate) io: bool,
     /// Those that were, or were to be.
     pub(crate) read: &'a RefCell<Vec<PathBuf>>,
+    /// Whom the machine believes, once that was asked; an inner `None` if nobody.
+    pub(crate) machine: &'a OnceCell<Option<Authorities>>,
     /// The file of API keys, where the configuration names one.
     pub(crate) keys: Option<&'a identity::ReadKeys>,
 }

@@ -83,6 +83,8 @@ pub struct Families {
     pub(super) upstream_durations: HistogramVec,
     pub(super) upstream_throttled: IntCounterVec,
     pub(super) upstream_malformed: IntCounterVec,
+    pub(super) upstream_healthy: IntGaugeVec,
+    pub(super) certificate_expiry: IntGaugeVec,
 }
 
 impl Families {
@@ -293,6 +295,16 @@ impl Families {
                 "Rate limit fields of the upstream that could not be parsed.",
                 &["upstream"],
             )?,
+            upstream_healthy: make.gauges(
+                "tollgate_upstream_healthy",
+                "Whether a server that is checked gets requests.",
+                &["upstream", "server"],
+            )?,
+            certificate_expiry: make.gauges(
+                "tollgate_tls_certificate_expiry_timestamp_seconds",
+                "Until when a listener's certificate is good.",
+                &["listener"],
+            )?,
             reloads: ["success", "failure"].map(|result| reloads.with_label_values(&[result])),
             reload_successful: make.gauge(
                 "tollgate_config_last_reload_successful",
@@ -420,6 +432,15 @@ impl Families {
         }
         let _ = self.upstream_throttled.remove_label_values(&[name]);
         let _ = self.upstream_malformed.remove_label_values(&[name]);
+    }
+
+    pub(super) fn forget_server(&self, upstream: &str, server: &str) {
+        let values = &[upstream, server];
+        let _ = self.upstream_healthy.remove_label_values(values);
+    }
+
+    pub(super) fn forget_certificate(&self, listener: &str) {
+        let _ = self.certificate_expiry.remove_label_values(&[listener]);
     }
 }
 

@@ -59,16 +59,19 @@ pub enum Fault {
     BodySize,
     /// An answer that was taken too slowly.
     WriteTimeout,
+    /// TLS that did not come about: in time, or at all.
+    TlsHandshake,
 }
 
 impl Fault {
-    pub(super) const ALL: [Self; 6] = [
+    pub(super) const ALL: [Self; 7] = [
         Self::HeaderTimeout,
         Self::HeaderSize,
         Self::Malformed,
         Self::BodyTimeout,
         Self::BodySize,
         Self::WriteTimeout,
+        Self::TlsHandshake,
     ];
 
     /// The label's value.
@@ -81,6 +84,7 @@ impl Fault {
             Self::BodyTimeout => "body_timeout",
             Self::BodySize => "body_size",
             Self::WriteTimeout => "write_timeout",
+            Self::TlsHandshake => "tls_handshake",
         }
     }
 }

@@ -37,6 +37,8 @@ pub struct Metrics {
     unmatched: RouteMetrics,
     policies: Vec<PolicyMetrics>,
     upstreams: Vec<UpstreamMetrics>,
+    /// The listeners whose certificates are told of.
+    certificates: Vec<Box<str>>,
 }
 
 /// What a configuration has that series are made for.
@@ -49,9 +51,20 @@ pub struct Labels<'a> {
     /// What tiers put in the place of policies' limits.
     pub plans: &'a Plans,
     /// The upstreams, by their index.
-    pub upstreams: Vec<Arc<str>>,
+    pub upstreams: Vec<UpstreamLabels<'a>>,
+    /// The listeners that show a certificate, and until when that is good, in seconds since the epoch.
+    pub certificates: Vec<(&'a str, i64)>,
     /// Whether there is a shared store.
     pub shared: bool,
+}
+
+/// An upstream as metrics know it.
+#[derive(Debug)]
+pub struct UpstreamLabels<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// The servers that are checked.
+    pub checked: Vec<&'a str>,
 }
 
 /// The series of a policy.
@@ -78,6 +91,7 @@ pub struct PolicyMetrics {
 #[derive(Debug)]
 pub struct UpstreamMetrics {
     name: Box<str>,
+    healthy: Vec<(Box<str>, IntGauge)>,
     by_class: Vec<(IntCounter, Histogram)>,
     /// Its own 429 and 503.
     pub throttled: IntCounter,
@@ -119,7 +133,16 @@ impl Metrics {
             upstreams: labels
                 .upstreams
                 .iter()
-                .map(|name| UpstreamMetrics::new(&families, name))
+                .map(|upstream| UpstreamMetrics::new(&families, upstream))
+                .collect(),
+            certificates: labels
+                .certificates
+                .iter()
+                .map(|(listener, until_s)| {
+                    let expiry = &families.certificate_expiry;
+                    expiry.with_label_values(&[listener]).set(*until_s);
+                    (*listener).into()
+                })
                 .collect(),
             families,
         }
@@ -144,8 +167,19 @@ impl Metrics {
             }
         }
         for old in &earlier.upstreams {
-            if !self.upstreams.iter().any(|new| new.name == old.name) {
+            let new = self.upstreams.iter().find(|new| new.name == old.name);
+            if new.is_none() {
                 self.families.forget_upstream(&old.name);
+            }
+            for (server, _) in &old.healthy {
+                if new.is_none_or(|new| new.healthy_server(server).is_none()) {
+                    self.families.forget_server(&old.name, server);
+                }
+            }
+        }
+        for old in &earlier.certificates {
+            if !self.certificates.contains(old) {
+                self.families.forget_certificate(old);
             }
         }
     }
@@ -205,9 +239,17 @@ impl PolicyMetrics {
 }
 
 impl UpstreamMetrics {
-    fn new(families: &Families, name: &str) -> Self {
+    fn new(families: &Families, upstream: &UpstreamLabels<'_>) -> Self {
+        let name = upstream.name;
+        let healthy = |server: &&str| {
+            let gauge = families
+                .upstream_healthy
+                .with_label_values(&[name, *server]);
+            ((*server).into(), gauge)
+        };
         Self {
             name: name.into(),
+            healthy: upstream.checked.iter().map(healthy).collect(),
             by_class: CodeClass::ALL
                 .iter()
                 .map(|class| {
@@ -221,6 +263,13 @@ impl UpstreamMetrics {
             throttled: families.upstream_throttled.with_label_values(&[name]),
             header_malformed: families.upstream_malformed.with_label_values(&[name]),
         }
+    }
+
+    /// Whether a server is healthy; nothing of one that is not checked.
+    #[must_use]
+    pub fn healthy_server(&self, server: &str) -> Option<&IntGauge> {
+        let found = self.healthy.iter().find(|(known, _)| **known == *server);
+        found.map(|(_, gauge)| gauge)
     }
 
     /// Counts an answer.

@@ -54,7 +54,7 @@ use node::Node;
 pub use reserve::{Reserved, Spared};
 pub use sentinel::Sentinels;
 use slots::Slots;
-pub use tls::{Tls, TlsError};
+pub use tls::Tls;
 
 /// How Valkey is reached.
 #[derive(Clone, Eq, PartialEq)]
