@@ -106,7 +106,7 @@ impl<'a> Item<'a> {
         &self.ruling.check.policy.name
     }
 
-    /// The rule that the policy is published with: on a fallback not the share that is in force.
+    /// The rule that the caller is told of: on a fallback not the share that is in force.
     fn nominal(&self) -> &'a Rule {
         nominal(self.ruling)
     }
@@ -146,7 +146,7 @@ fn patient(ruling: &Ruling<'_>, rule: &LeakyBucket) -> u64 {
 
 pub(super) fn nominal<'a>(ruling: &Ruling<'a>) -> &'a Rule {
     match ruling.source {
-        Source::Fallback => &ruling.check.policy.rule,
+        Source::Fallback => &ruling.check.limits.rule,
         Source::Store | Source::Local => ruling.check.rule,
     }
 }

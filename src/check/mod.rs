@@ -2,19 +2,27 @@
 
 pub mod demand;
 pub mod entity;
+pub mod grant;
 pub mod identity;
+pub mod limits;
+pub mod named;
+pub mod networks;
 pub mod outcome;
 mod read;
 pub mod share;
+pub mod tier;
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
 pub use demand::{Demand, Demanded, Use, demand};
 pub use entity::{EntityKey, KeySecret, KeySource};
+pub use grant::Granted;
 pub use identity::{Identity, NewLimit};
+pub use limits::{Limits, Unfit};
 pub use outcome::{Outcome, Outcomes};
 pub use share::Shares;
+pub use tier::Plans;
 
 use crate::decide::penalty::{self, Beside};
 use crate::decide::{Cost, Decision, Penalty, Rule, Verdict};
@@ -28,10 +36,10 @@ pub struct Policy {
     pub index: usize,
     /// Which states belong to it: changes with kind, window and key, not with limit or burst.
     pub generation: Generation,
-    /// Kind and numbers.
-    pub rule: Rule,
-    /// The rules of one instance's share, for when the shared store fails.
-    pub shares: Shares,
+    /// Kind and numbers, where no plan puts others in their place.
+    pub limits: Arc<Limits>,
+    /// Whether callers whom it counts together may have different limits.
+    pub uneven: bool,
     /// What it counts by: one source, or several together.
     pub key: Box<[KeySource]>,
     /// What to do when a part of the key is missing.
@@ -123,7 +131,9 @@ pub enum Unit {
 pub struct Check<'a> {
     /// The policy.
     pub policy: &'a Policy,
-    /// The rule to decide by: the policy's own, or its share when the shared store failed.
+    /// The caller's limits: the policy's own, or what a plan puts in their place.
+    pub limits: &'a Arc<Limits>,
+    /// The rule to decide by: that of the limits, or its share when the shared store failed.
     pub rule: &'a Rule,
     /// Whom it counts.
     pub entity: EntityKey,
@@ -150,7 +160,7 @@ impl<'a> Check<'a> {
             Rule::LeakyBucket(rule) => rule.max_wait_us(),
             _ => None,
         };
-        max_wait_us(self.rule) == Some(0) && max_wait_us(&self.policy.rule) != Some(0)
+        max_wait_us(self.rule) == Some(0) && max_wait_us(&self.limits.rule) != Some(0)
     }
 }
 

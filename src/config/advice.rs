@@ -29,7 +29,7 @@ impl Hint {
 pub(crate) fn field(path: &[String], key: &str) -> Option<Hint> {
     let path: Vec<&str> = path.iter().map(String::as_str).collect();
     Some(match (path.as_slice(), key) {
-        ([], "tiers" | "overrides" | "exemptions" | "tracing")
+        ([], "tracing")
         | (["listeners", _], "h2" | "h2c" | "proxy_protocol")
         | (["listeners", _, "tls"], "client_ca")
         | (["store"], "pool")
@@ -59,6 +59,13 @@ pub(crate) fn field(path: &[String], key: &str) -> Option<Hint> {
             Hint::help("the window is part of limit: \"100/min\"", None)
         }
         (["policies", _], "algorithm" | "type") => Hint::Meant("kind"),
+        (["overrides" | "exemptions", _], "identities") => Hint::Meant("identity"),
+        (["overrides" | "exemptions", _], "ips" | "cidr" | "network" | "networks") => {
+            Hint::Meant("ip")
+        }
+        (["exemptions", _], "routes") => Hint::Meant("route"),
+        (["exemptions", _], "policy") => Hint::Meant("policies"),
+        (["tiers" | "overrides", _], "policies" | "limit") => Hint::Meant("limits"),
         (["listeners", _, "tls"], "certificate" | "cert_file") => Hint::Meant("cert"),
         (["listeners", _, "tls"], "key_file") => Hint::Meant("key"),
         (["listeners", _, "tls"], "min_version") => Hint::Meant("min"),

@@ -20,7 +20,7 @@ pub(crate) use super::words::{
     Balance, Builtin, GlobalMode, Kind, LogFormat, RateLimitFields, RequestId, StoreWord, Unmatched,
 };
 use crate::answer::{Legacy, UpstreamFields, When};
-use crate::check::{Mode, OnMissingKey, OnStoreFailure, Scope, Unit};
+use crate::check::{Mode, NewLimit, OnMissingKey, OnStoreFailure, Scope, Unit};
 use crate::decide::CalendarUnit;
 use crate::shed::Priority;
 use crate::tls::Oldest as TlsVersion;
@@ -30,7 +30,7 @@ table! {
     File {
         /// Version of the file's format.
         version: Version = "1";
-        /// Further files, by glob, relative to this one. They define routes, policies, upstreams and rejects only.
+        /// Further files, by glob, relative to this one. They define named tables only, but no listeners.
         include: List<String> = "[]";
         /// Shadow counts everything and denies nothing, whatever the policies say.
         mode: GlobalMode = "\"enforce\"";
@@ -48,6 +48,12 @@ table! {
         upstreams: Named<Upstream> = "{}";
         /// Limits, by name.
         policies: Named<Policy> = "{}";
+        /// Plans: limits for the callers that are on a tier, by the tier's name.
+        tiers: Named<Tier> = "{}";
+        /// Limits for single callers and networks, by name; before those of tiers.
+        overrides: Named<Override> = "{}";
+        /// Who is not limited, by name; before anything else.
+        exemptions: Named<Exemption> = "{}";
         /// Which requests go where, under which policies. The most specific route takes a request.
         routes: Named<Route> = "{}";
         /// How denials are put.
@@ -368,12 +374,46 @@ table! {
 }
 
 table! {
+    /// A plan: limits for the callers that are on it.
+    Tier {
+        /// By policy: the limit that stands in for its own. A bucket's burst keeps its ratio to the limit's count.
+        limits: Pairs<NewLimit> = "{}";
+    }
+}
+
+table! {
     /// Windows that begin as those of a calendar.
     CalendarTable {
         /// What they are; weeks begin on Monday.
         calendar: CalendarUnit, required;
         /// Whose midnight it is: a time zone of the IANA database, as "Europe/Berlin" or "UTC".
         tz: ZoneName, required;
+    }
+}
+
+table! {
+    /// Limits for single callers or networks.
+    Override {
+        /// Networks; of several that hold an address the narrowest counts.
+        ip: List<IpNet>;
+        /// Instead of networks: verified identities.
+        identity: List<String>;
+        /// By policy: the limit that stands in for its own. A bucket's burst keeps its ratio to the limit's count.
+        limits: Pairs<NewLimit>, required;
+    }
+}
+
+table! {
+    /// Who is not limited.
+    Exemption {
+        /// Networks.
+        ip: List<IpNet>;
+        /// Instead of networks: verified identities.
+        identity: List<String>;
+        /// Instead of callers: routes.
+        route: List<String>;
+        /// The policies that do not apply; none does if left out.
+        policies: List<String>;
     }
 }
 

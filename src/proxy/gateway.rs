@@ -20,7 +20,6 @@ use crate::answer;
 use crate::check::{Demand, KeySecret};
 use crate::clock::{Clock, monotonic_now, wall_now_us};
 use crate::config::{Config, StoreKind, Target, Upstream};
-use crate::decide::Rule;
 use crate::record::access_log::AccessLog;
 use crate::record::metrics::{Labels, Metrics, RouteLabels, UpstreamLabels};
 use crate::shed::Load;
@@ -48,8 +47,6 @@ pub struct Gateway {
     pub load: Load,
     /// Room to wait in.
     pub room: Room,
-    /// For each leaky bucket the rule by which nobody waits, for when there is no room to; by policy.
-    pub unqueued: Box<[Option<Rule>]>,
     /// Requests that have ended, and whose charges are being settled.
     pub unsettled: Unsettled,
     /// Whether the log says that a forwarding header is not read: once is enough.
@@ -119,6 +116,7 @@ impl Gateway {
             StoreKind::Valkey(settings) => {
                 let prefix = Arc::clone(&config.store.prefix);
                 let (store, connector) = ValkeyStore::new(settings.clone(), prefix, None);
+                store.set_policies(&config.policies);
                 (Some(store), Some(connector))
             }
         };
@@ -137,7 +135,6 @@ impl Gateway {
             pools: pools(&config),
             load: Load::new(config.load_shedding, monotonic_now()),
             room: Room::new(config.server.max_waiting),
-            unqueued: unqueued(&config),
             unsettled: Unsettled::default(),
             told_of_forwarding: AtomicBool::new(false),
             config,
@@ -155,6 +152,7 @@ impl Gateway {
             (&config.store.kind, self.limiter.shared())
         {
             store.renew(settings.clone());
+            store.set_policies(&config.policies);
         }
         self.load.apply(config.load_shedding);
         let next = Self {
@@ -165,7 +163,6 @@ impl Gateway {
             pools: pools(&config),
             load: self.load.clone(),
             room: self.room.clone(),
-            unqueued: unqueued(&config),
             unsettled: self.unsettled.clone(),
             told_of_forwarding: AtomicBool::new(false),
             config,
@@ -259,14 +256,6 @@ fn checked(upstream: &Upstream) -> Vec<&str> {
     }
 }
 
-fn unqueued(config: &Config) -> Box<[Option<Rule>]> {
-    config
-        .policies
-        .iter()
-        .map(|policy| policy.rule.without_waiting())
-        .collect()
-}
-
 /// What metrics need of a configuration, in the order of its indexes.
 fn labels(config: &Config) -> Labels<'_> {
     let mut routes: Vec<_> = config.routes.iter().collect();
@@ -285,6 +274,7 @@ fn labels(config: &Config) -> Labels<'_> {
             })
             .collect(),
         policies: &config.policies,
+        plans: &config.plans,
         upstreams: config
             .upstreams
             .iter()

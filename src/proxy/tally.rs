@@ -14,6 +14,9 @@ pub fn not_asked(gateway: &Gateway, ctx: &mut Context, demanded: &Demanded<'_>) 
     let route = gateway
         .metrics
         .route(ctx.route.as_ref().map(|route| route.index));
+    for policy in &demanded.exempt {
+        route.decision(policy.index, metrics::Verdict::Exempt, None);
+    }
     for policy in demanded.skipped.iter().chain(&demanded.uncounted) {
         route.decision(policy.index, metrics::Verdict::Skip, None);
     }

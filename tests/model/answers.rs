@@ -67,7 +67,8 @@ fn ruling(policy: &Policy, decision: Decision) -> Ruling<'_> {
     Ruling {
         check: Check {
             policy,
-            rule: &policy.rule,
+            limits: &policy.limits,
+            rule: &policy.limits.rule,
             entity: EntityKey([7; 16]),
             cost: Cost::ONE,
             shadow: false,

@@ -483,7 +483,7 @@ fn what_belongs_to_a_later_release_is_told_as_such() {
         ),
         ("[upstreams.x]\nbuiltin = \"echo\"\n", "h2"),
         ("[store]\n", "pool"),
-        ("", "tiers"),
+        ("", "tracing"),
         (
             "[routes.x]\nmatch = { path = \"/x\" }\nrespond = {}\n",
             "cors",
@@ -674,6 +674,7 @@ fn the_schema_accepts_every_example_and_refuses_unknown_fields() {
         "config/tollgate.toml",
         "config/quickstart.toml",
         "config/examples/shop.toml",
+        "config/examples/plans.toml",
     ] {
         assert_eq!(conforms(&json(path), &schema, path), Ok(()));
     }
@@ -707,7 +708,7 @@ fn rates_are_counts_over_windows() {
         let config = accepted(&with_policy(&format!(
             "kind = \"sliding-counter\"\nlimit = \"{rate}\"\nkey = \"ip\"\n"
         )));
-        let limit = config.policies[0].rule.limit().unwrap();
+        let limit = config.policies[0].limits.rule.limit().unwrap();
         assert_eq!(limit.count.get(), count, "{rate}");
         assert_eq!(limit.window_us.get(), window_ms * 1_000, "{rate}");
     }
@@ -761,7 +762,7 @@ fn a_calendar_has_the_windows_of_its_unit_and_another_one_starts_afresh() {
     for (limit, anchor, days, expected) in rows {
         let (policy, sentence) = with(limit, anchor);
         assert_eq!(
-            policy.rule.limit().unwrap().window_us.get(),
+            policy.limits.rule.limit().unwrap().window_us.get(),
             days * DAY_US,
             "{anchor}"
         );
@@ -1011,7 +1012,7 @@ policies = ["z", { use = "b", cost = 0 }]
     };
     assert_eq!((&*b.name, b.index, &*z.name, z.index), ("b", 0, "z", 1));
     assert_eq!(
-        b.rule.capacity(),
+        b.limits.rule.capacity(),
         6,
         "a bucket holds the limit where no burst is written"
     );
@@ -1028,7 +1029,7 @@ policies = ["z", { use = "b", cost = 0 }]
         (z.mode, z.scope, z.on_store_failure),
         (Mode::Shadow, Scope::Local, OnStoreFailure::Deny)
     );
-    assert!(matches!(&z.rule, Rule::LeakyBucket(rule) if rule.burst() == 30));
+    assert!(matches!(&z.limits.rule, Rule::LeakyBucket(rule) if rule.burst() == 30));
     let route = config.routes.iter().next().unwrap();
     assert!(matches!(route.action, Action::Respond(status, _) if status == 204));
     let costs: Vec<u64> = route

@@ -33,6 +33,7 @@ mod listener_tls;
 mod login;
 mod outcomes;
 mod penalty;
+mod plans;
 mod preflights;
 mod privacy;
 mod protocol;

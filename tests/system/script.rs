@@ -211,7 +211,7 @@ fn what_others_left_at_a_key_is_as_if_nothing_were_there() {
                 remaining,
                 [2, 1, 0, 0],
                 "{} over {left:?}",
-                policy.rule.kind()
+                policy.limits.rule.kind()
             );
             script.expect_expiries();
         }
@@ -286,12 +286,17 @@ fn several_requests_in_one_call_are_decided_as_if_each_had_come_alone() {
                     let entity = random.u64(0..entities_max);
                     let asked: Vec<_> = (0..KINDS).filter(|_| random.u8(0..3) == 0).collect();
                     let ask = |n: usize| Check {
-                        rule: [&policies[n].rule, &edited[n]][usize::from(random.u8(0..8) == 0)],
+                        rule: [&policies[n].limits.rule, &edited[n]]
+                            [usize::from(random.u8(0..8) == 0)],
                         shadow: random.u8(0..4) == 0,
                         ..check(
                             &policies[n],
                             entity,
-                            random_cost(&mut random, policies[n].rule.capacity(), last.as_ref()),
+                            random_cost(
+                                &mut random,
+                                policies[n].limits.rule.capacity(),
+                                last.as_ref(),
+                            ),
                         )
                     };
                     asked.into_iter().map(ask).collect()
@@ -377,7 +382,7 @@ fn a_decision_takes_no_more_commands_than_it_must() {
     let valkey = Valkey::start();
     let mut script = Script::load(&valkey);
     for policy in every_kind() {
-        let is_log = matches!(policy.rule, Rule::SlidingLog(_));
+        let is_log = matches!(policy.limits.rule, Rule::SlidingLog(_));
         let mut commands = |cost: u64| {
             let reset: redis::RedisResult<()> = redis::cmd("CONFIG")
                 .arg("RESETSTAT")
@@ -401,7 +406,12 @@ fn a_decision_takes_no_more_commands_than_it_must() {
         if is_log {
             assert_eq!((first, second, denied), (4, 4, 3), "log");
         } else {
-            assert_eq!((first, second, denied), (3, 3, 2), "{}", policy.rule.kind());
+            assert_eq!(
+                (first, second, denied),
+                (3, 3, 2),
+                "{}",
+                policy.limits.rule.kind()
+            );
         }
     }
 }

@@ -13,7 +13,7 @@ use tollgate::decide::{
 use tollgate::store::Settlement;
 use tollgate::store::local::{LocalStore, Outage};
 
-use crate::support::policies::{check, policy};
+use crate::support::policies::{check, limits, policy};
 use crate::support::script::Script;
 use crate::support::traces::{
     CALENDARS, Gap, KINDS, cases, limit, random_cost, random_penalty, random_rule, random_window,
@@ -191,7 +191,7 @@ fn the_three_agree_on_what_is_settled() {
             now = Gap::random(&mut random, window_us).after(now, last.as_ref());
             let at = Timestamp::from_micros(now);
             if random.u8(0..20) == 0 {
-                policy.rule = random_rule(&mut random, kind, window_us);
+                policy.limits = limits(random_rule(&mut random, kind, window_us));
                 charges.clear();
             }
             if !charges.is_empty() && random.u8(0..3) == 0 {
@@ -204,7 +204,7 @@ fn the_three_agree_on_what_is_settled() {
                 };
                 triple.settle(&[settlement], at);
             } else {
-                let cost = random_cost(&mut random, policy.rule.capacity(), last.as_ref());
+                let cost = random_cost(&mut random, policy.limits.rule.capacity(), last.as_ref());
                 let check = check(&policy, seed, cost);
                 last = triple.decide(&[check], at).pop();
                 charges.extend(last.and_then(|decision| charge_of(&check, &decision, at)));
@@ -235,9 +235,9 @@ fn the_three_agree_on_random_histories() {
             now = Gap::random(&mut random, window_us).after(now, last.as_ref());
             if random.u8(0..20) == 0 {
                 // An edit of limit and burst, in the middle of a life.
-                policy.rule = random_rule(&mut random, kind, window_us);
+                policy.limits = limits(random_rule(&mut random, kind, window_us));
             }
-            let cost = random_cost(&mut random, policy.rule.capacity(), last.as_ref());
+            let cost = random_cost(&mut random, policy.limits.rule.capacity(), last.as_ref());
             let check = check(&policy, seed, cost);
             last = triple.decide(&[check], Timestamp::from_micros(now)).pop();
         }
@@ -282,7 +282,7 @@ fn the_three_agree_on_several_checks_at_once() {
                     ..check(
                         policy,
                         random.u64(0..2),
-                        random_cost(&mut random, policy.rule.capacity(), last.get(n)),
+                        random_cost(&mut random, policy.limits.rule.capacity(), last.get(n)),
                     )
                 })
                 .collect();
@@ -334,7 +334,7 @@ fn the_three_agree_on_penalties() {
                 };
                 triple.settle(&[settlement], at);
             } else {
-                let cost = random_cost(&mut random, policy.rule.capacity(), last.as_ref());
+                let cost = random_cost(&mut random, policy.limits.rule.capacity(), last.as_ref());
                 let asked = Check {
                     shadow,
                     ..check(&policy, seed, cost)
@@ -385,7 +385,7 @@ fn the_three_agree_on_calendars_within_the_edges_handed_and_beyond() {
                 triple.settle(&[settlement], at);
                 continue;
             }
-            let cost = random_cost(&mut random, policy.rule.capacity(), last.as_ref());
+            let cost = random_cost(&mut random, policy.limits.rule.capacity(), last.as_ref());
             let asked = check(&policy, seed, cost);
             let decision = triple.decide(&[asked], at).remove(0);
             charges.extend(charge_of(&asked, &decision, at));

@@ -417,7 +417,11 @@ impl Families {
         let _ = self.queue_waits.remove_label_values(&[name]);
         let _ = self.queue_depths.remove_label_values(&[name]);
         let _ = self.in_use.remove_label_values(&[name]);
-        let _ = self.limits.remove_label_values(&[name, TIER]);
+        self.forget_limit(name, TIER);
+    }
+
+    pub(super) fn forget_limit(&self, policy: &str, tier: &str) {
+        let _ = self.limits.remove_label_values(&[policy, tier]);
     }
 
     pub(super) fn forget_upstream(&self, name: &str) {

@@ -200,6 +200,12 @@ pub fn settle_call(
     call
 }
 
+/// The text that looks.
+#[must_use]
+pub(super) const fn inspect_source() -> &'static str {
+    with_kinds!(false, "../../../lua/inspect.lua")
+}
+
 fn add_instant(call: &mut Cmd, now: Option<Timestamp>) {
     if let Some(now) = now {
         call.arg(now.as_micros());
@@ -278,7 +284,7 @@ mod tests {
 
     #[test]
     fn the_sources_have_one_first_line() {
-        for source in [source(), settle_source(), hold_source()] {
+        for source in [source(), settle_source(), hold_source(), inspect_source()] {
             assert!(source.starts_with("#!lua\n"));
             assert_eq!(source.matches("#!").count(), 1);
         }

@@ -214,7 +214,8 @@ fn ruling<'a>(policy: &'a Policy, choices: &mut Choices<'_>) -> Ruling<'a> {
     Ruling {
         check: Check {
             policy,
-            rule: &policy.rule,
+            limits: &policy.limits,
+            rule: &policy.limits.rule,
             entity: EntityKey([7; 16]),
             cost: Cost::ONE,
             shadow: choices.next() % 8 == 7,
