@@ -179,6 +179,26 @@ fn another_certificate_is_taken_over_and_no_connection_is_closed() {
 }
 
 #[test]
+fn a_reload_takes_tls_off_and_on_for_those_who_come_then() {
+    let (origin, authority) = (Origin::start(), Authority::new());
+    let shown = Shown::new(&authority.issue("gateway.example"));
+    let clear = config(&origin, "");
+    let gateway = Gateway::start(&clear);
+    let mut early = Connection::open(gateway.address);
+    assert_eq!(early.ask("GET", "/", &[]).status, 200);
+    assert!(gateway.reload(&over_tls(&clear, &shown.line())));
+    assert_eq!(gateway.get("/").status, 400);
+    let mut client = Encrypted::over_tls(gateway.address, "gateway.example", &authority).unwrap();
+    assert_eq!(client.ask("GET", "/", &[]).status, 200);
+    assert_eq!(early.ask("GET", "/", &[]).status, 200);
+    assert!(gateway.reload(&clear));
+    assert_eq!(gateway.get("/").status, 200);
+    assert_eq!(client.ask("GET", "/", &[]).status, 200);
+    let expiry = "tollgate_tls_certificate_expiry_timestamp_seconds{";
+    assert!(!gateway.scrape().contains(expiry));
+}
+
+#[test]
 fn who_speaks_in_the_clear_is_told_and_who_says_nothing_is_cut_off() {
     let (origin, authority) = (Origin::start(), Authority::new());
     let shown = Shown::new(&authority.issue("gateway.example"));

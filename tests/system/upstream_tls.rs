@@ -1,9 +1,11 @@
 //! TLS to an upstream: what is encrypted is also who it says it is.
 
+use std::io::{BufRead, Write};
 use std::net::SocketAddr;
 
 use crate::support::gateway::Gateway;
 use crate::support::origin::Origin;
+use crate::support::raw::{self, Asked};
 use crate::support::tls::{Authority, in_front_of};
 
 fn config(upstreams: &[(&str, &str, &str)]) -> String {
@@ -50,6 +52,34 @@ fn a_server_with_a_certificate_of_the_authority_gets_requests() {
         seen.iter()
             .all(|seen| seen.lines("x-forwarded-proto") == ["http"])
     );
+}
+
+#[test]
+fn one_connection_serves_request_after_request() {
+    // One connection is all that there is.
+    let upstream = raw::server(1, |mut asked: Asked| {
+        loop {
+            let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+            asked.stream.get_mut().write_all(answer)?;
+            let mut line = String::new();
+            while line != "\r\n" {
+                line.clear();
+                if asked.stream.read_line(&mut line)? == 0 {
+                    return Ok(());
+                }
+            }
+        }
+    });
+    let authority = Authority::new();
+    let server = in_front_of(upstream.to_string(), authority.issue("127.0.0.1"), None);
+    let gateway = Gateway::start(&config(&[(
+        "app",
+        &server.to_string(),
+        &believes(&authority, ""),
+    )]));
+    for _ in 0..5 {
+        assert_eq!(gateway.get("/app/").status, 200);
+    }
 }
 
 #[test]
