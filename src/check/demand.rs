@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::cost::{Body, Price, ResponsePrice};
 use super::entity::{Caller, Entity, entity};
 use super::{Check, KeySecret, KeySource, Mode, OnMissingKey, Policy};
 use crate::decide::Cost;
@@ -12,7 +13,7 @@ pub struct Use {
     /// The policy.
     pub policy: Arc<Policy>,
     /// What a request takes here.
-    pub cost: Cost,
+    pub price: Price,
 }
 
 /// An item of a route's policy list.
@@ -24,6 +25,17 @@ pub enum Demand {
     FirstOf(Box<[Use]>),
 }
 
+impl Demand {
+    /// The policies at their places, of which one or all count.
+    #[must_use]
+    pub fn uses(&self) -> &[Use] {
+        match self {
+            Self::One(only) => std::slice::from_ref(only),
+            Self::FirstOf(several) => several,
+        }
+    }
+}
+
 /// What a request has to pass.
 #[derive(Debug, Default)]
 pub struct Demanded<'a> {
@@ -33,17 +45,36 @@ pub struct Demanded<'a> {
     pub skipped: Vec<&'a Policy>,
     /// Enforced policies whose key is missing and that then deny.
     pub missing: Vec<&'a Policy>,
+    /// Policies whose price the request does not say, or not so that it can be read: their default counts.
+    pub unpriced: Vec<&'a Policy>,
+    /// Prices that the answer will say. What is reserved for each is part of its policy's check.
+    pub awaited: Vec<Awaited<'a>>,
     /// An enforced policy whose key has several values that differ: whom to count, nobody can say.
     pub ambiguous: Option<&'a Policy>,
 }
 
-/// Says what the request has to pass: reads the keys of the route's policies, and makes the checks.
+/// A price that the answer will say.
+#[derive(Clone, Copy, Debug)]
+pub struct Awaited<'a> {
+    /// The policy that it is of.
+    pub policy: &'a Policy,
+    /// The price.
+    pub price: &'a Arc<ResponsePrice>,
+}
+
+/// Says what the request has to pass: reads the keys and the costs of the route's policies, and makes the checks. `body`
+/// is the request's, as far as it was read.
 ///
 /// Of alternatives the first whose key is present counts, and the others say nothing; if none is, the last one's
 /// `on_missing_key` rules. A policy in shadow denies nobody whose key is missing: it is skipped. One that stands in
 /// the list twice takes both costs in one check.
 #[must_use]
-pub fn demand<'a>(demands: &'a [Demand], caller: &Caller<'_>, secret: &KeySecret) -> Demanded<'a> {
+pub fn demand<'a>(
+    demands: &'a [Demand],
+    caller: &Caller<'_>,
+    body: Body<'_>,
+    secret: &KeySecret,
+) -> Demanded<'a> {
     let mut demanded = Demanded::default();
     let mut entities = Entities {
         caller,
@@ -64,7 +95,7 @@ pub fn demand<'a>(demands: &'a [Demand], caller: &Caller<'_>, secret: &KeySecret
         };
         if let Some(chosen) = chosen {
             let entity = entities.of(&chosen.policy.key);
-            demanded.add(chosen, entity);
+            demanded.add(chosen, entity, caller, body);
         }
     }
     demanded
@@ -75,7 +106,7 @@ fn is_on(place: &Use) -> bool {
 }
 
 impl<'a> Demanded<'a> {
-    fn add(&mut self, place: &'a Use, entity: Entity) {
+    fn add(&mut self, place: &'a Use, entity: Entity, caller: &Caller<'_>, body: Body<'_>) {
         let policy: &'a Policy = &place.policy;
         let shadow = policy.mode == Mode::Shadow;
         match policy.on_missing_key {
@@ -89,21 +120,46 @@ impl<'a> Demanded<'a> {
             OnMissingKey::Deny if !shadow => return self.missing.push(policy),
             OnMissingKey::Deny | OnMissingKey::Skip => return self.skipped.push(policy),
         }
+        let cost = self.cost(policy, &place.price, caller, body);
         if let Some(same) = self
             .checks
             .iter_mut()
             .find(|c| c.policy.name == policy.name)
         {
-            same.cost = Cost::new(same.cost.units().saturating_add(place.cost.units()));
+            same.cost = Cost::new(same.cost.units().saturating_add(cost.units()));
             return;
         }
         self.checks.push(Check {
             policy,
             rule: &policy.rule,
             entity: entity.key,
-            cost: place.cost,
+            cost,
             shadow,
         });
+    }
+
+    /// What the request takes at first.
+    fn cost(
+        &mut self,
+        policy: &'a Policy,
+        price: &'a Price,
+        caller: &Caller<'_>,
+        body: Body<'_>,
+    ) -> Cost {
+        match price {
+            Price::Fixed(cost) => *cost,
+            Price::Request(price) => {
+                let priced = price.read(caller.request, body);
+                if priced.missing {
+                    self.unpriced.push(policy);
+                }
+                priced.cost
+            }
+            Price::Response(price) => {
+                self.awaited.push(Awaited { policy, price });
+                Cost::new(price.reserve)
+            }
+        }
     }
 }
 

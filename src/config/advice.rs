@@ -82,7 +82,7 @@ pub(crate) fn word(path: &[String], found: &str) -> Option<Hint> {
 pub(crate) fn later_value(path: &[String], node: &Node) -> Option<String> {
     let path: Vec<&str> = path.iter().map(String::as_str).collect();
     match (path.as_slice(), &node.value) {
-        (["policies", _, key @ ("anchor" | "cost")], Value::Table(_)) => {
+        (["policies", _, key @ "anchor"], Value::Table(_)) => {
             Some(format!("a table for `{key}` is not part of this release"))
         }
         _ => None,

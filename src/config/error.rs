@@ -82,6 +82,10 @@ codes! {
     E035,
     /// An address that is used twice.
     E036,
+    /// Not a source of a cost.
+    E038,
+    /// A field that means nothing for this source of a cost.
+    E039,
     /// A policy that does not say what happens when its key is missing.
     E043,
     /// A `${VAR}` that is not set, or not closed.
@@ -130,6 +134,10 @@ codes! {
     W214,
     /// A policy that can never deny: another always does before it.
     W215,
+    /// A route is limited only by what clients claim that their requests cost.
+    W221,
+    /// A request that does not say what it costs is free.
+    W222,
 }
 
 /// Whether it keeps the configuration from loading.

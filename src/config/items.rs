@@ -3,7 +3,7 @@
 use super::collections::List;
 use super::decode::{At, Decode, Reader};
 use super::error::{Code, Finding};
-use super::file::{ItemTable, UseTable, WeightedServer};
+use super::file::{CostTable, ItemTable, UseTable, WeightedServer};
 use super::key_source;
 use super::name::is_name;
 use super::shape::{NAME, Shape};
@@ -22,11 +22,18 @@ pub(crate) struct ServerAt {
     pub(crate) weight: u64,
 }
 
+/// What a request takes.
+#[derive(Clone, Debug)]
+pub(crate) enum CostItem {
+    Units(u64),
+    Read(Box<CostTable>),
+}
+
 /// A policy at its place on a route.
 #[derive(Clone, Debug)]
 pub(crate) struct UseItem {
     pub(crate) policy: At<String>,
-    pub(crate) cost: Option<At<CostUnits>>,
+    pub(crate) cost: Option<At<CostItem>>,
 }
 
 /// An item of a route's policies.
@@ -145,6 +152,25 @@ impl Decode for ServerAt {
             }
             _ => {
                 reader.wrong_type(node, "\"host:port\" or { addr, weight }", "");
+                None
+            }
+        }
+    }
+}
+
+impl Decode for CostItem {
+    fn shape() -> Shape {
+        Shape::AnyOf(vec![CostUnits::shape(), CostTable::shape()])
+    }
+
+    fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
+        match &node.value {
+            Value::Table(_) => {
+                CostTable::decode(node, reader).map(|table| Self::Read(Box::new(table)))
+            }
+            Value::Whole(_) => CostUnits::decode(node, reader).map(|units| Self::Units(units.0)),
+            _ => {
+                reader.wrong_type(node, "a whole number or { from, … }", "");
                 None
             }
         }

@@ -13,6 +13,7 @@ use super::gateway::Gateway;
 use super::wait::Place;
 use super::{head, tally};
 use crate::answer::{self, Answer, Asked, Refusal};
+use crate::check::cost::Body;
 use crate::check::demand::demand;
 use crate::check::entity::Caller;
 use crate::check::{Check, Demanded, Ruling};
@@ -33,14 +34,28 @@ pub enum Admission {
     Serve(Duration),
 }
 
-/// Decides what becomes of a request; `raw_target` is its target as it came.
+/// Whether a cost of this request stands in its body, as far as its head tells.
+pub fn reads_body(gateway: &Gateway, head: &request::Parts, raw_target: &[u8]) -> bool {
+    let config = &gateway.config;
+    config.reads_bodies
+        && head::view(&config.server, head, raw_target).is_ok_and(|view| {
+            let path = Normalised::new(view.path);
+            path.is_ok_and(|path| {
+                let matched = config.routes.find(view, &path);
+                matched.is_some_and(|matched| matched.route.reads_bodies)
+            })
+        })
+}
+
+/// Decides what becomes of a request; `raw_target` is its target as it came, `body` what was read of its body.
 pub async fn admit(
     gateway: &Gateway,
     head: &request::Parts,
     raw_target: &[u8],
+    body: Body<'_>,
     ctx: &mut Context,
 ) -> Admission {
-    match decide(gateway, head, raw_target, ctx).await {
+    match decide(gateway, head, raw_target, body, ctx).await {
         Ok(delay) => Admission::Serve(delay),
         Err(refusal) => Admission::Refuse(Box::new(refuse(gateway, head, ctx, refusal))),
     }
@@ -50,6 +65,7 @@ async fn decide<'g>(
     gateway: &'g Gateway,
     head: &request::Parts,
     raw_target: &[u8],
+    body: Body<'_>,
     ctx: &mut Context,
 ) -> Result<Duration, Refusal<'g>> {
     let config = &gateway.config;
@@ -69,8 +85,14 @@ async fn decide<'g>(
         route: &matched.route.name,
         params: &matched.params,
     };
-    let mut demanded = demand(&matched.route.demands, &caller, &config.store.key_secret);
+    let mut demanded = demand(
+        &matched.route.demands,
+        &caller,
+        body,
+        &config.store.key_secret,
+    );
     tally::missing_keys(gateway, ctx, &demanded);
+    tally::missing_costs(gateway, &demanded.unpriced);
     refuse_without_key(&demanded)?;
     ctx.place = place(gateway, &mut demanded);
     let outcome = gateway.limiter.decide(&demanded.checks).await;

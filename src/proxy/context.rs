@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use http::HeaderValue;
 use prometheus::IntGauge;
 
@@ -43,6 +44,10 @@ pub struct Context {
     pub missing_key: Vec<Arc<Policy>>,
     /// Whether our own answer, not the upstream's, was a denial, and the wait it told.
     pub denied: Option<Denied>,
+    /// What was read of its body before it was decided, and is to be sent on before the rest.
+    pub body_begun: Option<Bytes>,
+    /// Where its body was read before it was decided, how long that took.
+    pub awaited_body: Option<Duration>,
     /// How long it waited in a leaky bucket.
     pub queued: Duration,
     /// Its place among those that wait.
@@ -145,6 +150,8 @@ impl Context {
             rulings: Vec::new(),
             missing_key: Vec::new(),
             denied: None,
+            body_begun: None,
+            awaited_body: None,
             queued: Duration::ZERO,
             place: None,
             own_time: None,
@@ -172,7 +179,10 @@ impl Context {
     pub fn stop_own_time(&mut self) {
         if self.own_time.is_none() {
             let elapsed = clock::monotonic_now().saturating_duration_since(self.started);
-            self.own_time = Some(elapsed.saturating_sub(self.queued));
+            let of_others = self
+                .queued
+                .saturating_add(self.awaited_body.unwrap_or_default());
+            self.own_time = Some(elapsed.saturating_sub(of_others));
         }
     }
 }

@@ -202,7 +202,7 @@ fn labels(config: &Config) -> Labels<'_> {
             .into_iter()
             .map(|route| RouteLabels {
                 name: &route.name,
-                policies: route.demands.iter().flat_map(policies_of).collect(),
+                policies: policies_of(&route.demands),
             })
             .collect(),
         policies: &config.policies,
@@ -215,9 +215,7 @@ fn labels(config: &Config) -> Labels<'_> {
     }
 }
 
-fn policies_of(demand: &Demand) -> Vec<&Policy> {
-    match demand {
-        Demand::One(used) => vec![&*used.policy],
-        Demand::FirstOf(uses) => uses.iter().map(|used| &*used.policy).collect(),
-    }
+fn policies_of(demands: &[Demand]) -> Vec<&Policy> {
+    let uses = demands.iter().flat_map(Demand::uses);
+    uses.map(|used| &*used.policy).collect()
 }

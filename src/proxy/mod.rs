@@ -4,6 +4,7 @@
 pub mod admit;
 mod again;
 mod bind;
+mod body;
 pub mod connections;
 pub mod context;
 pub mod files;
@@ -90,10 +91,16 @@ impl ProxyHttp for Proxy {
         ctx: &mut Context,
     ) -> pingora::Result<bool> {
         let gateway = &Arc::clone(&ctx.gateway);
-        let head = session.req_header();
         let admission = match ctx.admitted.take() {
             Some(delay) => Admission::Serve(delay),
-            None => admit::admit(gateway, head.as_ref(), head.raw_path(), ctx).await,
+            None => {
+                let early = body::read(gateway, session, ctx).await?;
+                let head = session.req_header();
+                let admission =
+                    admit::admit(gateway, head.as_ref(), head.raw_path(), early.body(), ctx).await;
+                ctx.body_begun = early.into_begun();
+                admission
+            }
         };
         let delay = match admission {
             Admission::Refuse(answer) => {
@@ -125,6 +132,7 @@ impl ProxyHttp for Proxy {
         if end_of_stream {
             guarded::body_is_read(session.downstream_session.stream());
         }
+        body::put_begun(&mut ctx.body_begun, body);
         // A tunnel's bytes are no body.
         let body = body.as_ref().filter(|_| !session.was_upgraded());
         forward::request_body(ctx, body)

@@ -2,7 +2,7 @@
 
 use super::context::Context;
 use super::gateway::Gateway;
-use crate::check::{Demanded, Source};
+use crate::check::{Demanded, Policy, Source};
 use crate::decide::Verdict;
 use crate::record::metrics;
 use crate::store::limiter::Outcome;
@@ -25,6 +25,15 @@ pub fn missing_keys(gateway: &Gateway, ctx: &mut Context, demanded: &Demanded<'_
         .chain(&demanded.missing)
         .filter_map(|policy| gateway.config.policies.get(policy.index).cloned())
         .collect();
+}
+
+/// Counts the policies whose cost nobody said: their default is taken, or what was reserved stays taken.
+pub fn missing_costs(gateway: &Gateway, policies: &[&Policy]) {
+    for policy in policies {
+        if let Some(series) = gateway.metrics.policy(policy.index) {
+            series.cost_missing.inc();
+        }
+    }
 }
 
 /// Counts what every policy did.

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use serde_json::Value;
-use tollgate::check::{Demand, KeySource, Mode, OnStoreFailure, Scope};
+use tollgate::check::{Demand, KeySource, Mode, OnStoreFailure, Price, Scope};
 use tollgate::client::{Header, Trust};
 use tollgate::config::error::{Code, Severity};
 use tollgate::config::{
     Action, Config, LoadOptions, Loaded, StoreKind, Target, dump, load, load_text, schema, summary,
 };
-use tollgate::decide::Rule;
+use tollgate::decide::{Cost, Rule};
 
 /// A configuration in which `{}` stands for more.
 const AROUND: &str = r#"
@@ -878,15 +878,9 @@ policies = ["z", { use = "b", cost = 0 }]
     assert!(matches!(&z.rule, Rule::LeakyBucket(rule) if rule.burst() == 30));
     let route = config.routes.iter().next().unwrap();
     assert!(matches!(route.action, Action::Respond(status, _) if status == 204));
-    let costs: Vec<u64> = route
-        .demands
-        .iter()
-        .map(|demand| match demand {
-            Demand::One(one) => one.cost.units(),
-            Demand::FirstOf(_) => panic!(),
-        })
-        .collect();
-    assert_eq!(costs, [2, 0]);
+    let uses = route.demands.iter().flat_map(Demand::uses);
+    let prices: Vec<Price> = uses.map(|a_use| a_use.price.clone()).collect();
+    assert_eq!(prices, [2, 0].map(|units| Price::Fixed(Cost::new(units))));
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
+use tollgate::check::cost::{Body, Price};
 use tollgate::check::entity::{BadKeySource, Caller, Entity, entity};
 use tollgate::check::{
     Demand, Identity, KeySecret, KeySource, Mode, OnMissingKey, Policy, Use, demand,
@@ -211,7 +212,7 @@ fn place(name: &str, key: &[&str], on_missing_key: OnMissingKey, mode: Mode) -> 
     };
     Use {
         policy: Arc::new(policy),
-        cost: Cost::ONE,
+        price: Price::Fixed(Cost::ONE),
     }
 }
 
@@ -219,7 +220,7 @@ fn place(name: &str, key: &[&str], on_missing_key: OnMissingKey, mode: Mode) -> 
 fn demanded(demands: &[Demand], lines: &[(&str, &[u8])]) -> [Vec<String>; 3] {
     with_caller("192.0.2.1", lines, None, |caller| {
         let secret = secret();
-        let found = demand(demands, caller, &secret);
+        let found = demand(demands, caller, Body::None, &secret);
         let names = |policies: &[&Policy]| policies.iter().map(|p| p.name.to_string()).collect();
         let checks = found.checks.iter().map(|c| {
             format!(

@@ -16,6 +16,7 @@ mod cases;
 mod client;
 mod commands;
 mod config;
+mod costs;
 mod crowds;
 mod deny_cache;
 mod entities;

@@ -2,6 +2,7 @@
 
 mod admin;
 mod answers;
+mod cost;
 mod gateway;
 mod idle;
 mod lints;
@@ -62,6 +63,7 @@ pub(crate) fn build(file: &File, builder: Builder<'_>) -> Option<Config> {
     }
     builder.check_any_route(file);
     let routes = routes?;
+    let reads_bodies = routes.iter().any(|route| route.reads_bodies);
     builder.warn_of_idle(&policies, &routes);
     Some(Config {
         server: server?,
@@ -70,6 +72,7 @@ pub(crate) fn build(file: &File, builder: Builder<'_>) -> Option<Config> {
         store: store?,
         upstreams: upstreams?,
         policies: policies.finished()?,
+        reads_bodies,
         routes,
         rejects: rejects?,
         headers: headers?,

@@ -8,7 +8,7 @@ use super::answers::DEFAULT;
 use super::routes::uses_of;
 use super::{Builder, by_name, non_zero, value};
 use crate::check::{
-    Generation, KeySource, Mode, OnMissingKey, OnStoreFailure, Policy, Scope, Shares,
+    Generation, KeySource, Mode, OnMissingKey, OnStoreFailure, Policy, Price, Scope, Shares,
 };
 use crate::clock::micros;
 use crate::config::Store;
@@ -19,7 +19,7 @@ use crate::config::file::{File, GlobalMode, Kind, Policy as Written, Reject};
 use crate::config::key_source::is_unverified;
 use crate::config::source::Place;
 use crate::decide::{
-    Anchor, Cost, FixedWindow, LeakyBucket, Rule, SlidingCounter, SlidingLog, TokenBucket, TooLarge,
+    Anchor, FixedWindow, LeakyBucket, Rule, SlidingCounter, SlidingLog, TokenBucket, TooLarge,
 };
 
 /// What the generation of a state covers first: a change of the states' format makes all of them new.
@@ -37,7 +37,7 @@ pub(super) struct Built<'f> {
     /// As built.
     pub(super) policy: Option<Arc<Policy>>,
     /// What a request takes where its route does not say.
-    pub(super) cost: Cost,
+    pub(super) price: Option<Price>,
 }
 
 /// All policies by name, those included that could not be built: a reference to one of them does not dangle.
@@ -103,12 +103,18 @@ impl Builder<'_> {
                     given_back: &given_back,
                     reject_table: file.rejects.as_ref(),
                 };
+                let built = self.policy(&common, policy).map(Arc::new);
+                let rule = built.as_ref().map(|built| &built.rule);
+                let cost = policy.cost.as_ref();
+                if let Some(cost) = cost {
+                    self.warn_of_free(cost);
+                }
                 let built = Built {
                     name,
                     place: at.place,
                     written: policy,
-                    policy: self.policy(&common, policy).map(Arc::new),
-                    cost: Cost::new(value(&policy.cost).map_or(1, |cost| cost.0)),
+                    price: cost.and_then(|cost| self.price(name, rule, cost)),
+                    policy: built,
                 };
                 (name, built)
             });
@@ -127,7 +133,6 @@ impl Builder<'_> {
             .iter()
             .map(|source| source.value.clone())
             .collect();
-        self.check_cost(common.name, written, &rule);
         let mode = match value(&written.mode)? {
             Mode::Enforce if common.shadow => Mode::Shadow,
             mode => mode,
@@ -271,29 +276,6 @@ impl Builder<'_> {
                 );
             })
             .ok()
-    }
-
-    fn check_cost(&self, name: &str, written: &Written, rule: &Rule) {
-        if let Some(cost) = &written.cost
-            && cost.value.0 > rule.capacity()
-        {
-            self.too_costly(name, cost.value.0, rule, cost.place);
-        }
-    }
-
-    /// Reports a cost that is denied whatever was used before.
-    pub(super) fn too_costly(&self, policy: &str, cost: u64, rule: &Rule, place: Place) {
-        let capacity = rule.capacity();
-        let holds = match rule {
-            Rule::TokenBucket(_) | Rule::LeakyBucket(_) => "burst",
-            _ => "limit",
-        };
-        self.error(
-            Code::E033,
-            place,
-            format!("a cost of {cost} never passes policy `{policy}`, whose {holds} is {capacity}"),
-            format!("write a cost of at most {capacity}, or raise the {holds}"),
-        );
     }
 
     /// A key that may be missing, on a policy that does not say what then.

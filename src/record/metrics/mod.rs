@@ -58,6 +58,8 @@ pub struct PolicyMetrics {
     name: Box<str>,
     /// Units charged.
     pub units: IntCounter,
+    /// Requests whose cost nobody said.
+    pub cost_missing: IntCounter,
     /// Decisions that left at most a fifth.
     pub near_limit: IntCounter,
     /// How long requests waited for their turn.
@@ -174,6 +176,7 @@ impl PolicyMetrics {
         Self {
             name: name.into(),
             units: families.units.with_label_values(&[name]),
+            cost_missing: families.costs_missing.with_label_values(&[name]),
             near_limit: families.near_limit.with_label_values(&[name]),
             queue_wait: families.queue_waits.with_label_values(&[name]),
             queue_depth: families.queue_depths.with_label_values(&[name]),
