@@ -10,13 +10,6 @@
 -- is what the next finds. It is written once, at the end.
 -- Whole numbers only, all below 2^53: a Lua number holds them exactly.
 
--- State and expiry go in one command, or in one script: no key without an expiry.
-local function write(key, state, reset_after)
-  local ttl_ms = div_ceil(reset_after, 1000) + slack_ms
-  if ttl_ms < 1 then ttl_ms = 1 end
-  if type(state) == "table" then state.write(state, ttl_ms) else call("SET", key, state, "PX", ttl_ms) end
-end
-
 -- A single check needs no tables.
 if #asked == at + 10 then
   local _, _, cost = unpack(">I2I2I6", asked, at)

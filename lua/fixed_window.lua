@@ -56,8 +56,8 @@ if fixed_windows > 0 then
     return repaired, answer(rule, start, used, now, 0, retry_after)
   end
 
-  local refund
-  if gives_back then
+  local refund, charge_late
+  if settles then
     -- Gives back what `charged` took, if that was in this window and it has not ended.
     function refund(rule, kept, charged, now)
       local start, used = read(kept)
@@ -66,12 +66,24 @@ if fixed_windows > 0 then
       used = max(used - charged.cost, 0)
       return used > 0 and keep(start, used) or ""
     end
+
+    -- Charges `cost` whatever the limit.
+    function charge_late(rule, kept, cost, now)
+      local start, used = window_at(rule, kept, now)
+      return keep(start, min(used + cost, USED_MAX))
+    end
   end
 
   for _ = 1, fixed_windows do
     local limit, window_us, to_epoch
     limit, window_us, to_epoch, at = unpack(">I7I7B", asked, at)
-    rules[#rules + 1] =
-      { decide = decide, refund = refund, limit = limit, window_us = window_us, to_epoch = to_epoch == 1 }
+    rules[#rules + 1] = {
+      decide = decide,
+      refund = refund,
+      charge_late = charge_late,
+      limit = limit,
+      window_us = window_us,
+      to_epoch = to_epoch == 1,
+    }
   end
 end

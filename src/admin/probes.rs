@@ -10,6 +10,7 @@ use pingora::apps::http_app::ServeHttp;
 use pingora::protocols::http::ServerSession;
 
 use crate::record::metrics::Families;
+use crate::shed::Load;
 use crate::store::limiter::Limiter;
 use crate::store::valkey::ValkeyStore;
 
@@ -20,6 +21,7 @@ const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8";
 pub struct Probes {
     metrics: Arc<Families>,
     limiter: Arc<Limiter>,
+    load: Load,
     ready: Arc<AtomicBool>,
     metrics_path: Box<str>,
 }
@@ -30,12 +32,14 @@ impl Probes {
     pub const fn new(
         metrics: Arc<Families>,
         limiter: Arc<Limiter>,
+        load: Load,
         ready: Arc<AtomicBool>,
         metrics_path: Box<str>,
     ) -> Self {
         Self {
             metrics,
             limiter,
+            load,
             ready,
             metrics_path,
         }
@@ -53,10 +57,14 @@ impl Probes {
 
     /// The metrics, with the gauges as they stand now.
     fn exposition(&self) -> (StatusCode, &'static str, Vec<u8>) {
-        let keys = self.limiter.local().len();
-        self.metrics
-            .local_keys
-            .set(i64::try_from(keys).unwrap_or(i64::MAX));
+        let metrics = &self.metrics;
+        for (gauge, count) in [
+            (&metrics.local_keys, self.limiter.local().len()),
+            (&metrics.load_in_flight, self.load.in_flight()),
+            (&metrics.load_limit, self.load.limit().unwrap_or(0)),
+        ] {
+            gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
         let up = self.limiter.shared().is_none_or(ValkeyStore::is_up);
         self.metrics.store_up.set(i64::from(up));
         let (closed, open) = self.limiter.shared().map_or((0, 0), ValkeyStore::servers);

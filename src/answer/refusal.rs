@@ -6,7 +6,9 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use uuid::Uuid;
 
-use super::problem::{ABOUT_BLANK, Body, PROBLEM_JSON, Problem};
+use super::problem::{
+    ABOUT_BLANK, Body, PROBLEM_JSON, Problem, REDUCED_CAPACITY, REDUCED_CAPACITY_TITLE,
+};
 use super::template::Escape;
 use super::{Answer, Asked, Legacy, Refusal, Reject, Settings, cors, fields, words};
 use crate::check::{Policy, Ruling};
@@ -16,6 +18,13 @@ const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// The most seconds that are added to `Retry-After`.
 const JITTER_MAX_S: u64 = 30;
+
+/// What stands for a policy in the answer to a request that was turned away.
+const LOAD_SHEDDING: &str = "load-shedding";
+
+/// The longest wait that those are told who are turned away, in seconds. Nobody knows when there will be room; they are
+/// told different times, so that they do not return together.
+const SHED_WAIT_MAX_S: u64 = 4;
 
 /// Room for the fields that an answer of ours usually has.
 const FIELDS_USUAL: usize = 12;
@@ -135,7 +144,8 @@ fn denial(
     answer
 }
 
-/// Every refusal that is not the quota's: the status says what there is to say, and no quota is claimed.
+/// Every refusal that is not the quota's: no quota is claimed, and the status says what there is to say, but where there
+/// is a problem type for it.
 fn plain(
     settings: &Settings,
     rejects: &[Reject],
@@ -158,23 +168,38 @@ fn plain(
             StatusCode::SERVICE_UNAVAILABLE,
             "Limits cannot be checked at the moment.".into(),
         ),
+        Refusal::Shed(_) => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "There are too many requests at the moment.".into(),
+        ),
         Refusal::Unmatched(status) => (status, "No route matches this request.".into()),
         Refusal::Refused(status, why) => (status, why.into()),
         Refusal::Upstream(status) => (status, upstream_detail(status).into()),
     };
-    let retry_after_s = matches!(refusal, Refusal::StoreUnavailable).then_some(1);
+    let retry_after_s = match refusal {
+        Refusal::StoreUnavailable => Some(1),
+        Refusal::Shed(_) => Some(fastrand::u64(1..=SHED_WAIT_MAX_S)),
+        _ => None,
+    };
+    let is_shed = matches!(refusal, Refusal::Shed(_));
+    let (problem_type, title) = if is_shed {
+        (REDUCED_CAPACITY, REDUCED_CAPACITY_TITLE)
+    } else {
+        (ABOUT_BLANK, status.canonical_reason().unwrap_or("Error"))
+    };
     let problem = Problem {
-        problem_type: ABOUT_BLANK,
-        title: status.canonical_reason().unwrap_or("Error").into(),
+        problem_type,
+        title: title.into(),
         status,
         detail,
         instance: instance(asked.request_id),
-        violated_policies: Vec::new(),
+        violated_policies: is_shed.then_some(LOAD_SHEDDING).into_iter().collect(),
         retry_after_seconds: retry_after_s,
     };
     let mut headers = own_fields(settings, rulings, retry_after_s, false, asked);
     let its_own = match refusal {
         Refusal::MissingKey(policy) => rejects.get(policy.reject),
+        Refusal::Shed(reject) => rejects.get(reject),
         _ => None,
     };
     if let Some(reject) = its_own.or(rejects.first()) {

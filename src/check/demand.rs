@@ -26,12 +26,12 @@ pub enum Demand {
 }
 
 impl Demand {
-    /// The policies at their places, of which one or all count.
+    /// Its policies, in the order in which they are asked for.
     #[must_use]
     pub fn uses(&self) -> &[Use] {
         match self {
             Self::One(only) => std::slice::from_ref(only),
-            Self::FirstOf(several) => several,
+            Self::FirstOf(alternatives) => alternatives,
         }
     }
 }

@@ -4,6 +4,7 @@ pub mod cost;
 pub mod demand;
 pub mod entity;
 pub mod identity;
+pub mod outcome;
 mod read;
 pub mod share;
 
@@ -14,6 +15,7 @@ pub use cost::Price;
 pub use demand::{Demand, Demanded, Use, demand};
 pub use entity::{EntityKey, KeySecret, KeySource};
 pub use identity::Identity;
+pub use outcome::{Outcome, Outcomes};
 pub use share::Shares;
 
 use crate::decide::{Cost, Decision, Rule, Verdict};
@@ -41,7 +43,10 @@ pub struct Policy {
     pub scope: Scope,
     /// The most units that a gateway takes ahead of its requests from the shared store; none if it does not.
     pub lease: Option<NonZeroU64>,
-    /// Whether what a request was charged may be given back, since the request is denied after all.
+    /// Which answers it counts; all if it does not ask.
+    pub outcomes: Option<Outcomes>,
+    /// Whether what a request was charged may be given back: since it is denied after all, or once it is known what it was
+    /// worth.
     pub given_back: bool,
     /// Whether it denies.
     pub mode: Mode,

@@ -29,12 +29,12 @@ impl Hint {
 pub(crate) fn field(path: &[String], key: &str) -> Option<Hint> {
     let path: Vec<&str> = path.iter().map(String::as_str).collect();
     Some(match (path.as_slice(), key) {
-        ([], "identity" | "tiers" | "overrides" | "exemptions" | "load_shedding" | "tracing")
+        ([], "identity" | "tiers" | "overrides" | "exemptions" | "tracing")
         | (["listeners", _], "tls" | "h2" | "h2c" | "proxy_protocol")
         | (["store"], "pool")
         | (["upstreams", _], "tls" | "health")
-        | (["policies", _], "lease" | "count" | "penalty")
-        | (["routes", _], "priority" | "format" | "cors")
+        | (["policies", _], "penalty")
+        | (["routes", _], "format" | "cors")
         | (["metrics"], "native_histograms") => Hint::Later,
         (["routes", _], "path" | "paths" | "host" | "hosts" | "methods" | "headers" | "query") => {
             Hint::help(

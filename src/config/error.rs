@@ -88,6 +88,8 @@ codes! {
     E039,
     /// A policy that does not say what happens when its key is missing.
     E043,
+    /// A policy that counts no answer, or counts one and forgets it.
+    E048,
     /// A `${VAR}` that is not set, or not closed.
     E050,
     /// A file that cannot be read, or holds too little.
@@ -134,6 +136,8 @@ codes! {
     W214,
     /// A policy that can never deny: another always does before it.
     W215,
+    /// Load shedding that never happens: a priority without it, or more in flight than can be.
+    W220,
     /// A route is limited only by what clients claim that their requests cost.
     W221,
     /// A request that does not say what it costs is free.

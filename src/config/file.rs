@@ -10,15 +10,16 @@ use super::ClientIpInLogs;
 use super::collections::{List, Named, Pairs};
 use super::cost_source::CostSource;
 use super::decode::table;
-use super::items::{CostItem, Item, Key, ServerAt, UseItem};
+use super::items::{CostItem, Count, Item, Key, ServerAt, UseItem};
 use super::values::{CostUnits, FilePath, Percent, Size, Span, Units, Version, Whole};
-use super::wire::{FieldValue, HostField, Wanted};
+use super::wire::{FieldValue, HostField, StatusItem, Wanted};
 pub(crate) use super::words::{
     Balance, Builtin, GlobalMode, Kind, LogFormat, RateLimitFields, RequestId, StoreWord, Unmatched,
 };
 use crate::answer::{Legacy, UpstreamFields, When};
 use crate::check::{Mode, OnMissingKey, OnStoreFailure, Scope, Unit};
 use crate::decide::{Anchor, Limit};
+use crate::shed::Priority;
 
 table! {
     /// A Tollgate configuration.
@@ -45,6 +46,8 @@ table! {
         routes: Named<Route> = "{}";
         /// How denials are put.
         rejects: Named<Reject> = "{}";
+        /// When requests are turned away because the gateway is full; never if left out.
+        load_shedding: LoadShedding;
         /// The fields that answers carry.
         headers: Headers = "{}";
         /// What changes a running gateway; not there if left out.
@@ -268,10 +271,24 @@ table! {
         unit: Unit = "\"requests\"";
         /// What a request takes where a route does not say: so many units, 0 only looks; or { from, … } to read it.
         cost: CostItem = "1";
+        /// Which requests are counted: all, or those whose answer has one of these statuses.
+        count: Count = "\"all\"";
         /// Which of the rejects answers for it.
         reject: String = "\"default\"";
         /// Whether answers tell of it in their fields.
         advertise: bool = "true";
+    }
+}
+
+table! {
+    /// Which answers a policy counts. A request is charged when it comes, and given that back if its answer does not count.
+    CountTable {
+        /// Those that count: 401, or "4xx" for all from 400 to 499. All if left out.
+        status: List<StatusItem>;
+        /// Those of them that do not.
+        not_on: List<StatusItem>;
+        /// Those after which all that was counted of the caller is forgotten.
+        reset_on: List<StatusItem>;
     }
 }
 
@@ -286,6 +303,8 @@ table! {
         respond: Respond;
         /// Its policies: a name, { use, cost }, or { first_of = [ … ] } for the first whose key is present.
         policies: List<Item> = "[]";
+        /// Who is turned away first when the gateway is full: low, then normal, and high last.
+        priority: Priority = "\"normal\"";
         /// Taken off the path before it is forwarded.
         strip_prefix: String;
         /// Header fields added to the forwarded request.
@@ -383,6 +402,18 @@ table! {
         body_file: Pairs<FilePath> = "{}";
         /// Origins whose scripts may read the denial; "*" is everybody.
         cors: List<String> = "[]";
+    }
+}
+
+table! {
+    /// When requests are turned away because the gateway is full.
+    LoadShedding {
+        /// The most requests in flight. At 80 % of them routes of low priority turn requests away, at 95 % those of
+        /// normal priority.
+        max_in_flight: Whole<2, 10_000_000>, required;
+        /// How long upstreams may take to begin an answer, half of the time: while they take longer, fewer requests may
+        /// be in flight.
+        target_latency: Span<1, 3_600_000>;
     }
 }
 

@@ -1,9 +1,10 @@
 //! Values with more than one form: keys, servers, the items of a route's policies.
 
 use super::collections::List;
+use super::cost_source::CostSource;
 use super::decode::{At, Decode, Reader};
 use super::error::{Code, Finding};
-use super::file::{CostTable, ItemTable, UseTable, WeightedServer};
+use super::file::{CostTable, CountTable, ItemTable, UseTable, WeightedServer};
 use super::key_source;
 use super::name::is_name;
 use super::shape::{NAME, Shape};
@@ -14,6 +15,13 @@ use crate::check::{KeySource, Unit};
 /// `key` of a policy: at least one source.
 #[derive(Clone, Debug)]
 pub(crate) struct Key(pub(crate) Vec<At<KeySource>>);
+
+/// `count` of a policy.
+#[derive(Clone, Debug)]
+pub(crate) enum Count {
+    All,
+    By(Box<CountTable>),
+}
 
 /// A server of an upstream, and its weight.
 #[derive(Clone, Debug)]
@@ -129,6 +137,29 @@ impl Decode for Unit {
     }
 }
 
+impl Decode for Count {
+    fn shape() -> Shape {
+        Shape::AnyOf(vec![Shape::Words(vec!["all"]), CountTable::shape()])
+    }
+
+    fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
+        match &node.value {
+            Value::Text(text) if text == "all" => Some(Self::All),
+            Value::Table(_) => {
+                CountTable::decode(node, reader).map(|table| Self::By(Box::new(table)))
+            }
+            _ => {
+                reader.wrong_type(
+                    node,
+                    "\"all\" or a table such as { status = [401, 403] }",
+                    "",
+                );
+                None
+            }
+        }
+    }
+}
+
 impl Decode for ServerAt {
     fn shape() -> Shape {
         Shape::AnyOf(vec![Shape::Text(":[0-9]+$"), WeightedServer::shape()])
@@ -155,6 +186,17 @@ impl Decode for ServerAt {
                 None
             }
         }
+    }
+}
+
+impl CostItem {
+    /// Whether the answer says it.
+    pub(crate) fn is_in_answer(&self) -> bool {
+        let Self::Read(table) = self else {
+            return false;
+        };
+        let from = table.from.as_ref().map(|from| &from.value);
+        matches!(from, Some(CostSource::Response(_)))
     }
 }
 

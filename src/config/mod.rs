@@ -53,6 +53,7 @@ use crate::answer;
 use crate::check::{Demand, KeySecret, OnStoreFailure, Policy};
 use crate::client;
 use crate::route;
+use crate::shed;
 use crate::store::valkey::Address;
 
 /// A whole configuration, proven.
@@ -76,6 +77,8 @@ pub struct Config {
     pub reads_bodies: bool,
     /// `[rejects]`, `default` first.
     pub rejects: Vec<answer::Reject>,
+    /// `[load_shedding]`; none without the table, nor where everything is in shadow.
+    pub load_shedding: Option<shed::Settings>,
     /// `[headers]`.
     pub headers: answer::Settings,
     /// `[admin]`; none without the table.
@@ -225,6 +228,8 @@ pub struct Route {
     pub action: Action,
     /// The policies.
     pub demands: Vec<Demand>,
+    /// Who is turned away first.
+    pub priority: shed::Priority,
     /// Taken off the path before it is forwarded.
     pub strip_prefix: Option<Arc<str>>,
     /// Added to the forwarded request.

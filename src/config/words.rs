@@ -7,6 +7,7 @@ use super::decode::words;
 use crate::answer::{Legacy, UpstreamFields, When};
 use crate::check::{Mode, OnMissingKey, OnStoreFailure, Scope};
 use crate::decide::Anchor;
+use crate::shed::Priority;
 
 /// `mode` of the top level.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -91,6 +92,7 @@ words!(Anchor { "epoch" => Self::Epoch, "first-request" => Self::FirstRequest })
 words!(OnMissingKey { "skip" => Self::Skip, "deny" => Self::Deny, "empty" => Self::Empty });
 words!(OnStoreFailure { "allow" => Self::Allow, "deny" => Self::Deny, "local" => Self::Local });
 words!(Scope { "shared" => Self::Shared, "local" => Self::Local });
+words!(Priority { "high" => Self::High, "normal" => Self::Normal, "low" => Self::Low });
 words!(Mode { "enforce" => Self::Enforce, "shadow" => Self::Shadow, "off" => Self::Off });
 words!(Legacy { "none" => Self::None, "seconds" => Self::Seconds, "epoch" => Self::Epoch });
 words!(When { "always" => Self::Always, "near-limit" => Self::NearLimit, "reject" => Self::Reject });

@@ -152,6 +152,16 @@ impl FixedWindow {
             .saturating_sub(now.micros_since(window.start))
     }
 
+    /// Charges `cost` whatever the limit.
+    #[must_use]
+    pub fn charge_late(&self, kept: Option<State>, cost: Cost, now: Timestamp) -> State {
+        let window = self.window_at(kept, now);
+        State {
+            used: window.used.saturating_add(cost.units()).min(USED_MAX),
+            ..window
+        }
+    }
+
     /// Gives back what `charge` took, if that was in this window and it has not ended; `None` if nothing is used any more.
     #[must_use]
     pub fn refund(&self, kept: State, charge: Charge, now: Timestamp) -> Option<State> {

@@ -69,6 +69,9 @@ impl Timestamp {
 pub struct Cost(u64);
 
 impl Cost {
+    /// Nothing: it only looks.
+    pub const NONE: Self = Self(0);
+
     /// One unit.
     pub const ONE: Self = Self(1);
 
@@ -115,7 +118,7 @@ pub struct Decision {
 
 impl Decision {
     /// Has it tell what `found`, a look at cost 0, finds once what this decision charged is given back.
-    pub(crate) const fn tell_of(&mut self, found: &Self) {
+    pub const fn tell_of(&mut self, found: &Self) {
         self.remaining = found.remaining;
         self.reset_after_us = found.reset_after_us;
         self.delay_us = 0;
@@ -131,6 +134,16 @@ pub struct Charge {
     pub cost: Cost,
     /// [`Decision::reset_after_us`] of the decision that took it.
     pub reset_after_us: u64,
+}
+
+/// What becomes of a charge once it is known what the request was worth.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Settled {
+    /// It took so much. What was charged above that is given back; what it took above the charge is charged now, whatever
+    /// the limit.
+    Spent(Cost),
+    /// All that is kept of whom it was charged to is forgotten.
+    Forgotten,
 }
 
 /// So many units a window, as a policy's `limit` says it.
@@ -240,12 +253,68 @@ impl Rule {
         (change.unwrap_or(Change::None), decision)
     }
 
-    /// Gives back what `charge` took, as far as nobody gains by it: less than that if a bucket has refilled some of it
-    /// since, nothing if it does not count any more, or if others wait behind it in a leaky bucket.
+    /// Corrects what `charge` took to what the request was worth.
     ///
-    /// Returns what is left; `None` is the same as never seen.
+    /// Less is given back as far as nobody gains by it: less than that if a bucket has refilled some of it since, nothing
+    /// if it does not count any more, or if others wait behind it in a leaky bucket. More is charged at `now`, up to what
+    /// can be counted: usage may then stand above the limit.
+    ///
+    /// Returns what is kept from now on; `None` is the same as never seen.
     #[must_use]
-    pub fn refund(&self, kept: State, charge: Charge, now: Timestamp) -> Option<State> {
+    pub fn settle(
+        &self,
+        kept: Option<State>,
+        charge: Charge,
+        settled: Settled,
+        now: Timestamp,
+    ) -> Option<State> {
+        let Settled::Spent(spent) = settled else {
+            return None;
+        };
+        match spent.units().checked_sub(charge.cost.units()) {
+            Some(0) => kept,
+            Some(more) => Some(self.charge_late(kept, Cost::new(more), now)),
+            None => {
+                let less = charge.cost.units().saturating_sub(spent.units());
+                let charge = Charge {
+                    cost: Cost::new(less),
+                    ..charge
+                };
+                self.refund(kept?, charge, now)
+            }
+        }
+    }
+
+    fn charge_late(&self, kept: Option<State>, cost: Cost, now: Timestamp) -> State {
+        match self {
+            Self::FixedWindow(rule) => {
+                let kept = kept.as_ref().and_then(State::as_fixed_window);
+                State::FixedWindow(rule.charge_late(kept, cost, now))
+            }
+            Self::SlidingLog(rule) => {
+                let mut log = match kept {
+                    Some(State::SlidingLog(log)) => log,
+                    _ => sliding_log::State::default(),
+                };
+                log.write(rule.late_entry(&log, cost, now));
+                State::SlidingLog(log)
+            }
+            Self::SlidingCounter(rule) => {
+                let kept = kept.as_ref().and_then(State::as_sliding_counter);
+                State::SlidingCounter(rule.charge_late(kept, cost, now))
+            }
+            Self::TokenBucket(rule) => {
+                let kept = kept.as_ref().and_then(State::as_bucket);
+                State::Bucket(rule.charge_late(kept, cost, now))
+            }
+            Self::LeakyBucket(rule) => {
+                let kept = kept.as_ref().and_then(State::as_bucket);
+                State::Bucket(rule.charge_late(kept, cost, now))
+            }
+        }
+    }
+
+    fn refund(&self, kept: State, charge: Charge, now: Timestamp) -> Option<State> {
         match (self, kept) {
             (Self::FixedWindow(rule), State::FixedWindow(kept)) => {
                 rule.refund(kept, charge, now).map(State::FixedWindow)

@@ -16,12 +16,14 @@ use crate::answer::{self, Answer, Asked, Refusal};
 use crate::check::cost::Body;
 use crate::check::demand::demand;
 use crate::check::entity::Caller;
-use crate::check::{Check, Demanded, Ruling};
+use crate::check::{Check, Demand, Demanded, Ruling};
 use crate::client;
 use crate::clock;
+use crate::config::Route;
 use crate::decide::Rule;
 use crate::record::metrics::Fault;
 use crate::route::path::Normalised;
+use crate::shed;
 
 static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
@@ -57,7 +59,11 @@ pub async fn admit(
 ) -> Admission {
     match decide(gateway, head, raw_target, body, ctx).await {
         Ok(delay) => Admission::Serve(delay),
-        Err(refusal) => Admission::Refuse(Box::new(refuse(gateway, head, ctx, refusal))),
+        Err(refusal) => {
+            // Its answer is no load on anything; a client that takes it slowly must not keep others out.
+            ctx.load = None;
+            Admission::Refuse(Box::new(refuse(gateway, head, ctx, refusal)))
+        }
     }
 }
 
@@ -77,6 +83,8 @@ async fn decide<'g>(
         .find(view, &path)
         .ok_or(Refusal::Unmatched(config.server.unmatched))?;
     ctx.route = Some(Arc::clone(matched.route));
+    // Before anything is charged.
+    ctx.load = Some(take_place(gateway, matched.route)?);
     let caller = Caller {
         request: view,
         client_ip: ctx.client.ip,
@@ -96,6 +104,8 @@ async fn decide<'g>(
     refuse_without_key(&demanded)?;
     ctx.place = place(gateway, &mut demanded);
     let outcome = gateway.limiter.decide(&demanded.checks).await;
+    ctx.settling
+        .hold(config, &outcome.charged, &demanded.awaited);
     tally::decisions(gateway, ctx, &demanded, &outcome);
     ctx.rulings = outcome
         .rulings
@@ -138,6 +148,15 @@ fn identify(
     client
         .map(|_| ())
         .map_err(|_| malformed("The forwarding header has too many entries."))
+}
+
+/// A place among the requests in flight.
+fn take_place(gateway: &Gateway, route: &Route) -> Result<shed::Place, Refusal<'static>> {
+    gateway.load.take(route.priority).map_err(|reason| {
+        gateway.metrics.families().shed(route.priority, reason);
+        let first = route.demands.iter().flat_map(Demand::uses).next();
+        Refusal::Shed(first.map_or(0, |a_use| a_use.policy.reject))
+    })
 }
 
 /// Refuses a request whose caller cannot be told, where a policy has to.
@@ -252,9 +271,10 @@ fn refuse(
     );
     let denies = matches!(
         refusal,
-        Refusal::Quota | Refusal::MissingKey(_) | Refusal::StoreUnavailable
+        Refusal::Quota | Refusal::MissingKey(_) | Refusal::StoreUnavailable | Refusal::Shed(_)
     );
     ctx.denied = denies.then(|| Denied {
+        is_shed: matches!(refusal, Refusal::Shed(_)),
         retry_after_s: answer
             .headers
             .get(http::header::RETRY_AFTER)

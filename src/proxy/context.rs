@@ -10,12 +10,14 @@ use http::HeaderValue;
 use prometheus::IntGauge;
 
 use super::gateway::Gateway;
+use super::settle::Settling;
 use super::wait::Place;
 use crate::check::{Check, EntityKey, Identity, Policy, Ruling, Source};
 use crate::client::Client;
 use crate::clock;
 use crate::config::Route;
 use crate::decide::{Cost, Decision, Rule};
+use crate::shed;
 
 /// What is known of a request while it is served.
 #[derive(Debug)]
@@ -40,14 +42,18 @@ pub struct Context {
     pub admitted: Option<Duration>,
     /// What was decided.
     pub rulings: Vec<Ruled>,
+    /// What was charged and is not final.
+    pub settling: Settling,
     /// Policies whose key was missing.
     pub missing_key: Vec<Arc<Policy>>,
-    /// Whether our own answer, not the upstream's, was a denial, and the wait it told.
+    /// Whether our own answer, not the upstream's, turned it away, and the wait it told.
     pub denied: Option<Denied>,
     /// What was read of its body before it was decided, and is to be sent on before the rest.
     pub body_begun: Option<Bytes>,
     /// Where its body was read before it was decided, how long that took.
     pub awaited_body: Option<Duration>,
+    /// Its place among the requests in flight.
+    pub load: Option<shed::Place>,
     /// How long it waited in a leaky bucket.
     pub queued: Duration,
     /// Its place among those that wait.
@@ -64,9 +70,11 @@ pub struct Context {
     _in_flight: Gauged,
 }
 
-/// A denial.
+/// A denial, or a request that was shed.
 #[derive(Clone, Copy, Debug)]
 pub struct Denied {
+    /// Because the gateway is full, and not by a policy.
+    pub is_shed: bool,
     /// The `Retry-After` that was told.
     pub retry_after_s: Option<u64>,
 }
@@ -86,17 +94,57 @@ pub struct Forwarding {
     pub body_bytes: u64,
 }
 
-/// A ruling that owns its policy.
+/// A check that owns what it is about.
 #[derive(Clone, Debug)]
-pub struct Ruled {
+pub struct OwnCheck {
     policy: Arc<Policy>,
     /// What it was decided by: the policy's own, or another in its place.
     rule: Rule,
     entity: EntityKey,
     cost: Cost,
     shadow: bool,
+}
+
+impl OwnCheck {
+    /// Keeps a check; `policies` are the configuration's.
+    #[must_use]
+    pub fn new(check: &Check<'_>, policies: &[Arc<Policy>]) -> Option<Self> {
+        Some(Self {
+            policy: Arc::clone(policies.get(check.policy.index)?),
+            rule: check.rule.clone(),
+            entity: check.entity,
+            cost: check.cost,
+            shadow: check.shadow,
+        })
+    }
+
+    /// The policy.
+    #[must_use]
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// The check.
+    #[must_use]
+    pub fn as_check(&self) -> Check<'_> {
+        Check {
+            policy: &self.policy,
+            rule: &self.rule,
+            entity: self.entity,
+            cost: self.cost,
+            shadow: self.shadow,
+        }
+    }
+}
+
+/// A ruling that owns its check.
+#[derive(Clone, Debug)]
+pub struct Ruled {
+    check: OwnCheck,
     decision: Decision,
     source: Source,
+    /// What the request took in the end, where that was not known at first.
+    spent: Option<Cost>,
 }
 
 impl Ruled {
@@ -104,27 +152,29 @@ impl Ruled {
     #[must_use]
     pub fn new(ruling: &Ruling<'_>, policies: &[Arc<Policy>]) -> Option<Self> {
         Some(Self {
-            policy: Arc::clone(policies.get(ruling.check.policy.index)?),
-            rule: ruling.check.rule.clone(),
-            entity: ruling.check.entity,
-            cost: ruling.check.cost,
-            shadow: ruling.check.shadow,
+            check: OwnCheck::new(&ruling.check, policies)?,
             decision: ruling.decision,
             source: ruling.source,
+            spent: None,
         })
+    }
+
+    /// The policy.
+    #[must_use]
+    pub fn policy(&self) -> &Policy {
+        &self.check.policy
+    }
+
+    /// Has its decision tell what `found`, a look at cost 0, finds.
+    pub const fn tell_of(&mut self, found: &Decision) {
+        self.decision.tell_of(found);
     }
 
     /// The ruling.
     #[must_use]
     pub fn as_ruling(&self) -> Ruling<'_> {
         Ruling {
-            check: Check {
-                policy: &self.policy,
-                rule: &self.rule,
-                entity: self.entity,
-                cost: self.cost,
-                shadow: self.shadow,
-            },
+            check: self.check.as_check(),
             decision: self.decision,
             source: self.source,
         }
@@ -148,10 +198,12 @@ impl Context {
             route: None,
             admitted: None,
             rulings: Vec::new(),
+            settling: Settling::new(Arc::clone(&gateway)),
             missing_key: Vec::new(),
             denied: None,
             body_begun: None,
             awaited_body: None,
+            load: None,
             queued: Duration::ZERO,
             place: None,
             own_time: None,
@@ -173,6 +225,22 @@ impl Context {
     #[must_use]
     pub fn rulings(&self) -> Vec<Ruling<'_>> {
         self.rulings.iter().map(Ruled::as_ruling).collect()
+    }
+
+    /// What the request took of a policy in the end.
+    pub fn tell_of_spent(&mut self, policy: &Policy, spent: Cost) {
+        let mut rulings = self.rulings.iter_mut();
+        if let Some(ruled) = rulings.find(|ruled| ruled.policy().index == policy.index) {
+            ruled.spent = Some(spent);
+        }
+    }
+
+    /// What the request took of a policy, as far as that is known; `None` where that is what its check asked for.
+    #[must_use]
+    pub fn spent(&self, policy: &Policy) -> Option<Cost> {
+        let mut rulings = self.rulings.iter();
+        let ruled = rulings.find(|ruled| ruled.policy().index == policy.index)?;
+        ruled.spent
     }
 
     /// The gateway's part is done: what follows is the upstream's, or the client's.

@@ -158,6 +158,7 @@ fn append(
             .map(|started| millis(monotonic_now().saturating_duration_since(started))),
         retries: ctx.upstream.retries,
         decision: match (&ctx.denied, rulings.is_empty()) {
+            (Some(denied), _) if denied.is_shed => "shed",
             (Some(_), _) => "deny",
             (None, false) => "allow",
             (None, true) => "none",
@@ -173,7 +174,10 @@ fn append(
             .map(|ruling| &*ruling.check.policy.name)
             .collect(),
         missing_key: ctx.missing_key.iter().map(|policy| &*policy.name).collect(),
-        cost: telling.map(|ruling| ruling.check.cost.units()),
+        cost: telling.map(|ruling| {
+            let spent = ctx.spent(ruling.check.policy);
+            spent.unwrap_or(ruling.check.cost).units()
+        }),
         key_hash: telling.map(|ruling| ruling.check.entity.short_hash()),
         user_agent: &user_agent,
         error: ctx.error,

@@ -19,6 +19,7 @@ pub mod pool;
 pub mod reload;
 pub mod respond;
 pub mod serve;
+pub mod settle;
 mod stop;
 pub mod tally;
 mod unread;
@@ -31,7 +32,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::StatusCode;
+use http::{HeaderMap, HeaderValue, StatusCode};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::modules::http::HttpModules;
 use pingora::prelude::HttpPeer;
@@ -152,6 +153,8 @@ impl ProxyHttp for Proxy {
         head: &mut RequestHeader,
         ctx: &mut Context,
     ) -> pingora::Result<()> {
+        // The server is connected to, and is told next.
+        ctx.settling.hand_on();
         forward::request_head(session.req_header(), head, ctx)
     }
 
@@ -179,6 +182,13 @@ impl ProxyHttp for Proxy {
         if head.status == StatusCode::SWITCHING_PROTOCOLS {
             // What comes from now on is no body of a request.
             guarded::body_is_read(session.downstream_session.stream());
+            // A tunnel may lie idle for hours: it counts among the connections, and keeps no request out.
+            ctx.load = None;
+        }
+        if head.status == StatusCode::SWITCHING_PROTOCOLS {
+            settle::by_head(ctx, head.status, None).await;
+        } else if !head.status.is_informational() {
+            settle::by_head(ctx, head.status, Some(&head.headers)).await;
         }
         let client_version = session.req_header().version;
         if client_version == http::Version::HTTP_10
@@ -187,6 +197,17 @@ impl ProxyHttp for Proxy {
             session.set_keepalive(None);
         }
         forward::response_head(head, client_version, ctx)
+    }
+
+    fn upstream_response_body_filter(
+        &self,
+        _session: &mut Session,
+        body: &mut Option<Bytes>,
+        end_of_stream: bool,
+        ctx: &mut Context,
+    ) -> pingora::Result<Option<Duration>> {
+        ctx.settling.feed(body.as_deref(), end_of_stream);
+        Ok(None)
     }
 
     fn response_body_filter(
@@ -220,6 +241,7 @@ impl ProxyHttp for Proxy {
         {
             session.set_keepalive(None);
             let head = session.req_header().as_ref().clone();
+            settle::by_head(ctx, status, None).await;
             let answer = admit::failed(&Arc::clone(&ctx.gateway), &head, ctx, status);
             // Who cannot be told is gone.
             let _ = respond::send(session, answer).await;
@@ -234,6 +256,9 @@ impl ProxyHttp for Proxy {
         if let Some(error) = error {
             ctx.error.get_or_insert(error.etype().as_str());
         }
+        // The answer is over: it is no load any more while its charges are settled.
+        ctx.load = None;
+        settle::at_end(ctx, error.is_none()).await;
         let gateway = Arc::clone(&ctx.gateway);
         log::record(&gateway, &log::Served::of(session, ctx), ctx);
     }
@@ -253,30 +278,21 @@ async fn serve_here(
     let Some(route) = ctx.route.clone() else {
         return Ok(false);
     };
-    let answer = match &route.action {
-        Action::Respond(status, body) => respond::fixed(
-            gateway,
-            session,
-            ctx,
-            *status,
-            body.clone(),
-            "text/plain; charset=utf-8",
-        ),
+    let (status, body, content_type) = match &route.action {
+        Action::Respond(status, body) => (*status, body.clone(), "text/plain; charset=utf-8"),
         Action::Forward(index) => match gateway.config.upstreams.get(*index).map(|up| &up.target) {
             Some(Target::Echo) => {
                 let body = respond::echo(session, ctx, &route);
-                respond::fixed(
-                    gateway,
-                    session,
-                    ctx,
-                    StatusCode::OK,
-                    body,
-                    "application/json",
-                )
+                (StatusCode::OK, body, "application/json")
             }
             _ => return Ok(false),
         },
     };
+    let content_type = HeaderValue::from_static(content_type);
+    let fields = HeaderMap::from_iter([(http::header::CONTENT_TYPE, content_type.clone())]);
+    settle::by_head(ctx, status, Some(&fields)).await;
+    ctx.settling.feed(Some(&body), true);
+    let answer = respond::fixed(gateway, session, ctx, status, body, content_type);
     respond::send(session, answer).await?;
     Ok(true)
 }

@@ -106,9 +106,10 @@ pub fn run(
     }
     let (gateway, connector) = Gateway::first(config)?;
     let config = Arc::clone(&gateway.config);
-    let (families, limiter) = (
+    let (families, limiter, load) = (
         Arc::clone(gateway.metrics.families()),
         Arc::clone(&gateway.limiter),
+        gateway.load.clone(),
     );
     let end = Arc::new(End::new(Arc::clone(&gateway.access_log), last));
     let current = Current::new(gateway);
@@ -175,7 +176,13 @@ pub fn run(
         serving.push(server.add_service(service));
     }
     if let Some(metrics) = &config.metrics {
-        let probes = Probes::new(families, limiter, Arc::clone(&ready), metrics.path.clone());
+        let probes = Probes::new(
+            families,
+            limiter,
+            load,
+            Arc::clone(&ready),
+            metrics.path.clone(),
+        );
         let mut service = Service::new("metrics".to_owned(), probes);
         service.threads = Some(1);
         service.add_tcp(&metrics.address.to_string());

@@ -53,7 +53,7 @@ pub fn decisions(gateway: &Gateway, ctx: &Context, demanded: &Demanded<'_>, outc
         let Some(series) = gateway.metrics.policy(policy.index) else {
             continue;
         };
-        if allows && ruling.decision.verdict == Verdict::Allow {
+        if allows && ruling.decision.verdict == Verdict::Allow && !ctx.settling.holds(policy) {
             series.units.inc_by(ruling.check.cost.units());
         }
         if ruling.decision.remaining.saturating_mul(5) <= ruling.check.rule.capacity() {
@@ -75,6 +75,16 @@ pub fn decisions(gateway: &Gateway, ctx: &Context, demanded: &Demanded<'_>, outc
     }
 }
 
+/// Counts a failure of a store.
+pub fn store_failed(gateway: &Gateway, failure: &StoreError) {
+    let cause = failure.cause();
+    let position = Cause::ALL.iter().position(|known| *known == cause);
+    gateway
+        .metrics
+        .families()
+        .store_failed(position.unwrap_or(0));
+}
+
 /// Counts a failure of a store, and what the policies without a decision did then.
 fn count_failure(
     gateway: &Gateway,
@@ -83,12 +93,7 @@ fn count_failure(
     outcome: &Outcome<'_>,
     failure: &StoreError,
 ) {
-    let cause = failure.cause();
-    let position = Cause::ALL.iter().position(|known| *known == cause);
-    gateway
-        .metrics
-        .families()
-        .store_failed(position.unwrap_or(0));
+    store_failed(gateway, failure);
     let route = gateway
         .metrics
         .route(ctx.route.as_ref().map(|route| route.index));

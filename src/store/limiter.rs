@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use super::local::{LocalStore, Outage};
 use super::valkey::{Reserved, Spared, ValkeyStore};
-use super::{StoreError, charged};
+use super::{Settlement, StoreError, charged};
 use crate::check::{Check, OnStoreFailure, Policy, Ruling, Scope, Source};
 use crate::clock::monotonic_now;
-use crate::decide::{Charge, Cost, Decision};
+use crate::decide::{Charge, Cost, Decision, Settled};
 
 /// Both stores, and what becomes of a request when the shared one fails.
 #[derive(Debug)]
@@ -33,6 +33,28 @@ pub struct Outcome<'a> {
     pub store_took: Option<Duration>,
     /// What spared asking it, if something did.
     pub spared_by: Option<Spared>,
+    /// What was charged of policies whose charges may be given back, if the request may pass.
+    pub charged: Vec<Charged<'a>>,
+}
+
+/// A charge, and where it stands.
+#[derive(Clone, Copy, Debug)]
+pub struct Charged<'a> {
+    /// What was charged for.
+    pub check: Check<'a>,
+    /// What it took.
+    pub charge: Charge,
+    /// Where it stands.
+    pub ledger: Ledger,
+}
+
+/// Where a charge stands.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Ledger {
+    /// In the shared store.
+    Shared,
+    /// In process: in an outage of the shared store, if it was counted in one.
+    Local(Outage),
 }
 
 impl<'a> Outcome<'a> {
@@ -41,6 +63,7 @@ impl<'a> Outcome<'a> {
         self.rulings.extend(other.rulings);
         self.unavailable = self.unavailable.or(other.unavailable);
         self.failure = self.failure.take().or(other.failure);
+        self.charged.extend(other.charged);
     }
 
     /// The rulings in the order of `checks`.
@@ -82,14 +105,14 @@ impl Limiter {
     /// back what was charged takes as much again, at most.
     pub async fn decide<'a>(&self, checks: &[Check<'a>]) -> Outcome<'a> {
         let Some(store) = &self.shared else {
-            return self.decide_here(checks).outcome;
+            return self.decide_here(checks).kept();
         };
         let (local, shared): (Vec<_>, Vec<_>) = checks
             .iter()
             .copied()
             .partition(|check| check.policy.scope == Scope::Local);
         if shared.is_empty() {
-            return self.decide_here(&local).outcome;
+            return self.decide_here(&local).kept();
         }
         if let Some(denied) = self.denied_here(&local) {
             return denied;
@@ -106,7 +129,7 @@ impl Limiter {
         }
         let allows = !reserved.denies() && fallback.outcome.allows() && here.outcome.allows();
         let in_process = if allows {
-            [fallback, here].map(|booked| booked.outcome)
+            [fallback, here].map(Booked::kept)
         } else {
             store.give_back(&mut reserved).await;
             if here.outcome.rulings.is_empty() {
@@ -116,6 +139,7 @@ impl Limiter {
         };
         let took = monotonic_now().saturating_duration_since(asked_at);
         let mut outcome = Outcome {
+            charged: to_settle(reserved.charged, Ledger::Shared),
             rulings: ruled(reserved.decided, Source::Store),
             store_took: Some(took).filter(|_| reserved.spared_by.is_none()),
             spared_by: reserved.spared_by,
@@ -125,6 +149,50 @@ impl Limiter {
             outcome.add(other);
         }
         outcome.in_order(checks)
+    }
+
+    /// Settles what requests were charged, and says what a look at cost 0 finds then, in their order: nothing where that is
+    /// not known.
+    ///
+    /// Returns within the store's deadline. What the shared store did not settle by then stays as it was charged, or not:
+    /// it is not tried again, and why it was not is returned, too.
+    pub async fn settle(
+        &self,
+        settlements: &[(Charged<'_>, Settled)],
+    ) -> (Vec<Option<Decision>>, Option<StoreError>) {
+        let mut found = vec![None; settlements.len()];
+        let mut shared = (Vec::new(), Vec::new());
+        for ((charged, settled), found) in settlements.iter().zip(&mut found) {
+            let settlement = Settlement {
+                check: charged.check,
+                charge: charged.charge,
+                settled: *settled,
+            };
+            match charged.ledger {
+                Ledger::Local(outage) => {
+                    self.local.settle(outage, &[settlement]);
+                    let outage = Some(outage).filter(|outage| *outage != Outage::default());
+                    let looked = self.looked_at(&[charged.check], outage);
+                    *found = looked.first().map(|ruling| ruling.decision);
+                }
+                Ledger::Shared => {
+                    shared.0.push(settlement);
+                    shared.1.push(found);
+                }
+            }
+        }
+        let (settlements, places) = shared;
+        let mut failure = None;
+        if let Some(store) = &self.shared
+            && !settlements.is_empty()
+        {
+            let left = store.settle(&settlements).await;
+            failure = left.failure;
+            for (place, left) in places.into_iter().zip(left.decisions) {
+                *place = left;
+            }
+        }
+        (found, failure)
     }
 
     /// What these checks find, in an outage or not, taking nothing.
@@ -236,7 +304,8 @@ impl Limiter {
         if charged.is_empty() {
             return outcome;
         }
-        self.local.refund(outage.unwrap_or_default(), &charged);
+        let settlements: Vec<_> = charged.into_iter().map(Settlement::given_back).collect();
+        self.local.settle(outage.unwrap_or_default(), &settlements);
         let checks: Vec<_> = outcome.rulings.iter().map(|ruling| ruling.check).collect();
         for (ruling, found) in outcome
             .rulings
@@ -258,6 +327,15 @@ struct Booked<'a> {
     outage: Option<Outage>,
 }
 
+impl<'a> Booked<'a> {
+    /// The outcome, of which what was charged stays charged.
+    fn kept(mut self) -> Outcome<'a> {
+        let ledger = Ledger::Local(self.outage.unwrap_or_default());
+        self.outcome.charged = to_settle(self.charged, ledger);
+        self.outcome
+    }
+}
+
 impl<'a> From<Outcome<'a>> for Booked<'a> {
     /// Nothing was charged.
     fn from(outcome: Outcome<'a>) -> Self {
@@ -266,6 +344,19 @@ impl<'a> From<Outcome<'a>> for Booked<'a> {
             ..Self::default()
         }
     }
+}
+
+/// Of what was charged, that which may be settled later.
+fn to_settle(charged: Vec<(Check<'_>, Charge)>, ledger: Ledger) -> Vec<Charged<'_>> {
+    charged
+        .into_iter()
+        .filter(|(check, _)| check.policy.given_back)
+        .map(|(check, charge)| Charged {
+            check,
+            charge,
+            ledger,
+        })
+        .collect()
 }
 
 /// The first policy that is enforced and has this said of what to do when the store fails.

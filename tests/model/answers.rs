@@ -5,6 +5,7 @@ mod properties;
 mod refusals;
 mod upstream;
 
+use std::collections::BTreeSet;
 use std::num::NonZeroU64;
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};

@@ -484,7 +484,7 @@ fn what_belongs_to_a_later_release_is_told_as_such() {
         ("", "identity"),
         (
             "[routes.x]\nmatch = { path = \"/x\" }\nrespond = {}\n",
-            "priority",
+            "cors",
         ),
     ] {
         // What stands first in a file is of the top level.

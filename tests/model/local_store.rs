@@ -8,8 +8,8 @@ use tollgate::clock::{Clock, ManualClock};
 use tollgate::decide::{
     Anchor, Charge, FixedWindow, Rule, SlidingLog, Timestamp, TokenBucket, Verdict,
 };
-use tollgate::store::StoreError;
 use tollgate::store::local::{LocalStore, Outage};
+use tollgate::store::{Settlement, StoreError};
 
 use crate::support::policies::{check, policy};
 use crate::support::traces::{limit, whole};
@@ -180,10 +180,10 @@ fn a_refund_gives_back_what_the_request_took() {
                 cost: check.cost,
                 reset_after_us: decision.reset_after_us,
             };
-            (check, charge)
+            Settlement::given_back((check, charge))
         })
         .collect();
-    store.refund(Outage::default(), &charged);
+    store.settle(Outage::default(), &charged);
     assert_eq!(store.len(), 0);
     assert!(allows(&store, &[check(&a, 0, 10), check(&b, 0, 10)]));
 }

@@ -26,4 +26,5 @@ mod leases;
 mod local_store;
 mod properties;
 mod routes;
+mod shedding;
 mod vectors;

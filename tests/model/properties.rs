@@ -4,7 +4,7 @@ use std::num::{NonZeroU32, NonZeroU64};
 
 use proptest::prelude::*;
 use tollgate::decide::{
-    Anchor, Change, Charge, Cost, Decision, EXACT_MAX, FixedWindow, LeakyBucket, Rule,
+    Anchor, Change, Charge, Cost, Decision, EXACT_MAX, FixedWindow, LeakyBucket, Rule, Settled,
     SlidingCounter, SlidingLog, State, Timestamp, TokenBucket, UNITS_MAX, Verdict,
 };
 
@@ -30,6 +30,11 @@ enum Ask {
     LeftAndOne,
     Capacity,
     CapacityAndOne,
+}
+
+/// What is left once all of the charge is given back.
+fn given_back(rule: &Rule, kept: State, charge: Charge, now: Timestamp) -> Option<State> {
+    rule.settle(Some(kept), charge, Settled::Spent(Cost::NONE), now)
 }
 
 /// What an allowed request was charged.
@@ -333,12 +338,39 @@ proptest! {
             let allowed = decision.verdict == Verdict::Allow;
             if allowed && cost > 0 && !matches!(history.rule, Rule::LeakyBucket(_)) {
                 let at = Timestamp::from_micros(now);
-                let state = after.state.and_then(|s| history.rule.refund(s, charge(at, cost, &decision), at));
+                let state = after.state.and_then(|s| given_back(&history.rule, s, charge(at, cost, &decision), at));
                 let refunded = Kept { rule: kept.rule, state };
                 let (with, without) = (refunded.peek(now, 0).1.remaining, kept.peek(now, 0).1.remaining);
                 // To charge looks at parts of a tick, to look does not.
                 prop_assert!(with == without || (with > without && tick_us(&history.rule) > 1));
             }
+            Ok(())
+        })?;
+    }
+
+    /// More than was charged is charged whatever the limit, less is given back, and the same changes nothing.
+    #[test]
+    fn what_is_settled_at_once_is_as_if_it_had_been_charged_so(history in history_of(ALL), spent in 0..40_u64) {
+        play(&history, |kept, now, cost| {
+            let mut charged = Kept { rule: kept.rule, state: kept.state.clone() };
+            let decision = charged.decide(now, cost);
+            if decision.verdict == Verdict::Deny || cost == 0 || matches!(history.rule, Rule::LeakyBucket(_)) {
+                return Ok(());
+            }
+            let at = Timestamp::from_micros(now);
+            let settle = |units| {
+                let settled = Settled::Spent(Cost::new(units));
+                let state = history.rule.settle(charged.state.clone(), charge(at, cost, &decision), settled, at);
+                Kept { rule: kept.rule, state }
+            };
+            prop_assert_eq!(&settle(cost).state, &charged.state);
+            let (before, left) = (kept.peek(now, 0).1.remaining, settle(spent).peek(now, 0).1);
+            let expected = before.saturating_sub(spent);
+            // To charge looks at parts of a tick, to look does not.
+            prop_assert!(left.remaining == expected || (left.remaining == expected + 1 && tick_us(&history.rule) > 1));
+            // Debt goes as usage does.
+            let after = settle(spent);
+            prop_assert_eq!(after.peek(now + left.reset_after_us, 0).1.remaining, history.rule.capacity());
             Ok(())
         })?;
     }
@@ -363,7 +395,7 @@ proptest! {
             let refunded_at = then + later;
             let at = Timestamp::from_micros;
             charged.state =
-                charged.state.and_then(|s| history.rule.refund(s, charge(at(now), cost, &decision), at(refunded_at)));
+                charged.state.and_then(|s| given_back(&history.rule, s, charge(at(now), cost, &decision), at(refunded_at)));
             for probe in [refunded_at, refunded_at + 1, refunded_at + between, refunded_at + later] {
                 // Without a charge, all is at most a tick late.
                 let on_time = probe + tick_us(&history.rule) - 1;

@@ -24,6 +24,7 @@ pub(crate) fn policy(name: &str, rule: Rule) -> Policy {
         on_store_failure: OnStoreFailure::Local,
         scope: Scope::Shared,
         lease: None,
+        outcomes: None,
         given_back: false,
         mode: Mode::Enforce,
         unit: Unit::Requests,

@@ -6,9 +6,10 @@ use std::num::NonZeroUsize;
 use tollgate::check::{Check, Policy};
 use tollgate::clock::{Clock, ManualClock};
 use tollgate::decide::{
-    Ask, Change, Charge, Cost, Decision, EXACT_MAX, Rule, SlidingLog, State, Timestamp, UNITS_MAX,
-    Verdict, decide_all,
+    Ask, Change, Charge, Cost, Decision, EXACT_MAX, Rule, Settled, SlidingLog, State, Timestamp,
+    UNITS_MAX, Verdict, decide_all,
 };
+use tollgate::store::Settlement;
 use tollgate::store::local::{LocalStore, Outage};
 
 use crate::support::policies::{check, policy};
@@ -61,28 +62,27 @@ impl Function {
         checks.iter().zip(steps).map(keep).collect()
     }
 
-    fn refund(&mut self, charged: &[(Check<'_>, Charge)], now: Timestamp) -> Vec<Decision> {
-        for (check, charge) in charged {
+    fn settle(&mut self, settlements: &[Settlement<'_>], now: Timestamp) -> Vec<Decision> {
+        for settlement in settlements {
+            let check = settlement.check;
             let key = (check.policy.name.to_string(), check.entity.0);
-            if let Some(left) = self
-                .0
-                .remove(&key)
-                .and_then(|kept| check.rule.refund(kept, *charge, now))
-            {
-                self.0.insert(key, left);
-            }
+            let kept = self.0.remove(&key);
+            let left = check
+                .rule
+                .settle(kept, settlement.charge, settlement.settled, now);
+            self.0.extend(left.map(|left| (key, left)));
         }
-        self.decide(&looks(charged), now)
+        self.decide(&looks(settlements), now)
     }
 }
 
 /// Checks that only look, where these have charged.
-fn looks<'a>(charged: &[(Check<'a>, Charge)]) -> Vec<Check<'a>> {
-    charged
+fn looks<'a>(settlements: &[Settlement<'a>]) -> Vec<Check<'a>> {
+    settlements
         .iter()
-        .map(|(check, _)| Check {
-            cost: Cost::new(0),
-            ..*check
+        .map(|settlement| Check {
+            cost: Cost::NONE,
+            ..settlement.check
         })
         .collect()
 }
@@ -125,17 +125,17 @@ impl Triple {
         expected
     }
 
-    /// Gives back in all three, and panics where they differ in what is left.
-    fn refund(&mut self, charged: &[(Check<'_>, Charge)], now: Timestamp) {
-        let expected = self.function.refund(charged, now);
+    /// Settles in all three, and panics where they differ in what is left.
+    fn settle(&mut self, settlements: &[Settlement<'_>], now: Timestamp) {
+        let expected = self.function.settle(settlements, now);
         if let Some(local) = &self.local {
             self.clock.set(now);
-            local.refund(Outage::default(), charged);
-            let (_, found) = local.decide_now(&looks(charged)).unwrap();
-            assert_eq!(found, expected, "local store at {now:?}: {charged:?}");
+            local.settle(Outage::default(), settlements);
+            let (_, found) = local.decide_now(&looks(settlements)).unwrap();
+            assert_eq!(found, expected, "local store at {now:?}: {settlements:?}");
         }
-        let scripted = self.script.refund(charged, now);
-        assert_eq!(scripted, expected, "script at {now:?}: {charged:?}");
+        let scripted = self.script.settle(settlements, now);
+        assert_eq!(scripted, expected, "script at {now:?}: {settlements:?}");
     }
 }
 
@@ -148,15 +148,27 @@ fn charge_of(check: &Check<'_>, decision: &Decision, at: Timestamp) -> Option<Ch
     })
 }
 
+/// What becomes of a charge: mostly less than it took or more, sometimes far more than any limit.
+fn random_end(random: &mut fastrand::Rng, charged: Cost) -> Settled {
+    let units = charged.units();
+    Settled::Spent(Cost::new(match random.u8(0..10) {
+        0..=2 => 0,
+        3 | 4 => random.u64(0..=units),
+        5..=7 => units + random.u64(0..=units.saturating_mul(2)),
+        8 => UNITS_MAX,
+        _ => return Settled::Forgotten,
+    }))
+}
+
 #[test]
-fn the_three_agree_on_what_is_given_back() {
+fn the_three_agree_on_what_is_settled() {
     let valkey = Valkey::start();
     let mut triple = Triple::new(&valkey);
     for seed in 0..SEEDS {
         let mut random = fastrand::Rng::with_seed(seed);
         let window_us = random_window(&mut random);
         let kind = usize::try_from(seed).unwrap();
-        let mut policy = policy("given-back", random_rule(&mut random, kind, window_us));
+        let mut policy = policy("settled", random_rule(&mut random, kind, window_us));
         let mut now = 1_700_000_000_000_000 + random.u64(0..window_us);
         let (mut last, mut charges) = (None, Vec::new());
         triple.begin(true);
@@ -170,7 +182,12 @@ fn the_three_agree_on_what_is_given_back() {
             if !charges.is_empty() && random.u8(0..3) == 0 {
                 // Any of them, not only the last; and never twice.
                 let charge = charges.swap_remove(random.usize(..charges.len()));
-                triple.refund(&[(check(&policy, seed, 1), charge)], at);
+                let settlement = Settlement {
+                    check: check(&policy, seed, 1),
+                    charge,
+                    settled: random_end(&mut random, charge.cost),
+                };
+                triple.settle(&[settlement], at);
             } else {
                 let cost = random_cost(&mut random, policy.rule.capacity(), last.as_ref());
                 let check = check(&policy, seed, cost);

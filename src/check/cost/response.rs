@@ -85,6 +85,12 @@ impl Reader {
         &self.price
     }
 
+    /// Whether it knows all that the answer says.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        matches!(self.price.from, ResponseSource::Header(_))
+    }
+
     /// The next piece of the body, as the upstream sent it.
     pub fn feed(&mut self, piece: &[u8]) {
         let price = &*self.price;

@@ -203,6 +203,7 @@ fn policy(rule: Rule) -> Policy {
         on_missing_key: OnMissingKey::Skip,
         on_store_failure: OnStoreFailure::Allow,
         lease: None,
+        outcomes: None,
         given_back: false,
         scope: Scope::Shared,
         mode: Mode::Enforce,

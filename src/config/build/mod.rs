@@ -10,6 +10,7 @@ mod path;
 mod pattern;
 mod policies;
 mod routes;
+mod shedding;
 mod store;
 mod store_url;
 mod upstreams;
@@ -52,6 +53,7 @@ pub(crate) fn build(file: &File, builder: Builder<'_>) -> Option<Config> {
     let rejects = builder.rejects(file);
     let policies = builder.policies(file, store.as_ref());
     let routes = builder.routes(file, &policies);
+    let load_shedding = builder.load_shedding(file);
     let headers = builder.headers(file);
     let admin = builder.admin(file);
     let metrics = builder.metrics(file);
@@ -62,6 +64,7 @@ pub(crate) fn build(file: &File, builder: Builder<'_>) -> Option<Config> {
         return None;
     }
     builder.check_any_route(file);
+    builder.warn_of_idle_shedding(file);
     let routes = routes?;
     let reads_bodies = routes.iter().any(|route| route.reads_bodies);
     builder.warn_of_idle(&policies, &routes);
@@ -75,6 +78,7 @@ pub(crate) fn build(file: &File, builder: Builder<'_>) -> Option<Config> {
         reads_bodies,
         routes,
         rejects: rejects?,
+        load_shedding: load_shedding?,
         headers: headers?,
         admin: admin?,
         metrics: metrics?,

@@ -7,17 +7,21 @@ use std::sync::Arc;
 use super::answers::DEFAULT;
 use super::routes::uses_of;
 use super::{Builder, by_name, non_zero, value};
+use crate::check::outcome::Statuses;
 use crate::check::{
-    Generation, KeySource, Mode, OnMissingKey, OnStoreFailure, Policy, Price, Scope, Shares,
+    Generation, KeySource, Mode, OnMissingKey, OnStoreFailure, Outcomes, Policy, Price, Scope,
+    Shares,
 };
 use crate::clock::micros;
 use crate::config::Store;
-use crate::config::collections::Named;
+use crate::config::collections::{List, Named};
 use crate::config::decode::At;
 use crate::config::error::{Code, Finding};
 use crate::config::file::{File, GlobalMode, Kind, Policy as Written, Reject};
+use crate::config::items::Count;
 use crate::config::key_source::is_unverified;
 use crate::config::source::Place;
+use crate::config::wire::StatusItem;
 use crate::decide::{
     Anchor, FixedWindow, LeakyBucket, Rule, SlidingCounter, SlidingLog, TokenBucket, TooLarge,
 };
@@ -125,6 +129,7 @@ impl Builder<'_> {
         self.check_allowed(common.name, written);
         let reject = self.reject_of(common, written);
         let rule = self.rule(common.name, written);
+        let outcomes = self.outcomes(common.name, written);
         let key = written.key.as_ref()?;
         let rule = rule?;
         let sources: Box<[KeySource]> = key
@@ -152,12 +157,56 @@ impl Builder<'_> {
                 Some(lease) => Some(non_zero(lease.value.0)?),
                 None => None,
             },
-            given_back: common.given_back.contains(common.name),
+            outcomes: outcomes?,
+            given_back: common.given_back.contains(common.name) || outcomes?.is_some(),
             mode,
             unit: value(&written.unit)?,
             reject: reject?,
             advertise: value(&written.advertise)?,
         })
+    }
+
+    /// Which answers count; an inner `None` for all of them.
+    fn outcomes(&self, name: &str, written: &Written) -> Option<Option<Outcomes>> {
+        let count = written.count.as_ref()?;
+        let Count::By(table) = &count.value else {
+            return Some(None);
+        };
+        let lists = [&table.status, &table.not_on, &table.reset_on];
+        let is_whole = |list: &&Option<At<List<StatusItem>>>| {
+            list.as_ref().is_none_or(|list| list.value.complete)
+        };
+        if !table.unread.is_empty() || !lists.iter().all(is_whole) {
+            return None;
+        }
+        let all = |list: &Option<At<List<StatusItem>>>| {
+            let items = list.iter().flat_map(|list| &list.value.items);
+            items.fold(Statuses::default(), |all, item| all.and(item.value.0))
+        };
+        let counted = match &table.status {
+            Some(_) => all(&table.status),
+            None => Statuses::ALL,
+        };
+        let (counted, resetting) = (counted.but(all(&table.not_on)), all(&table.reset_on));
+        if counted.is_empty() {
+            self.error(
+                Code::E048,
+                count.place,
+                format!("`count` of policy `{name}` counts no answer: it limits nothing"),
+                "write the statuses that count: count = { status = [401, 403] }",
+            );
+            return None;
+        }
+        if table.status.is_some() && counted.but(resetting) != counted {
+            self.error(
+                Code::E048,
+                count.place,
+                format!("`count` of policy `{name}` counts an answer and forgets all after it"),
+                "take the status out of `status`, or out of `reset_on`",
+            );
+            return None;
+        }
+        Some(Some(Outcomes { counted, resetting }))
     }
 
     /// Fields that mean something for some kinds only.
@@ -323,15 +372,16 @@ fn reject_names(file: &File) -> Vec<&str> {
     std::iter::once(DEFAULT).chain(others).collect()
 }
 
-/// The policies of which a request may be charged and denied after all: beside those that each gateway counts apart, which
+/// The policies of which a request may be charged and given something back: since its answer may say that it cost less, or
+/// since it may be denied after all: beside those that each gateway counts apart, which
 /// are charged last, and on a cluster beside those that count others, who are charged at the same time.
 fn given_back<'f>(file: &'f File, store: Option<&Store>) -> BTreeSet<&'f str> {
     let policies = by_name(file.policies.as_ref());
     let is_cluster = store.is_some_and(Store::is_cluster);
     let mut given_back = BTreeSet::new();
     for (_, route) in by_name(file.routes.as_ref()).values() {
-        let items = route.policies.iter().flat_map(|list| &list.value.items);
-        let names: Vec<&str> = items
+        let items = || route.policies.iter().flat_map(|list| &list.value.items);
+        let names: Vec<&str> = items()
             .flat_map(|item| uses_of(&item.value).0)
             .map(|a_use| a_use.policy.value.as_str())
             .collect();
@@ -346,6 +396,17 @@ fn given_back<'f>(file: &'f File, store: Option<&Store>) -> BTreeSet<&'f str> {
         let of_several = keys.any(|key| Some(key) != first);
         if beside_local || (is_cluster && of_several) {
             given_back.extend(names);
+        }
+        // What its answer will say may be less than what was reserved for it.
+        for a_use in items().flat_map(|item| uses_of(&item.value).0) {
+            let name = a_use.policy.value.as_str();
+            let of_policy = policies
+                .get(name)
+                .and_then(|(_, policy)| policy.cost.as_ref());
+            let cost = a_use.cost.as_ref().or(of_policy);
+            if cost.is_some_and(|cost| cost.value.is_in_answer()) {
+                given_back.insert(name);
+            }
         }
     }
     given_back

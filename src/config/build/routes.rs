@@ -109,6 +109,7 @@ impl Builder<'_> {
                 reads_bodies,
                 reads_answers: prices.any(Price::is_in_response_body),
                 demands,
+                priority: value(&written.priority)?,
                 strip_prefix: strip_prefix?,
                 add_headers: add_headers?,
                 timeout: value(&written.timeout).map(|timeout| timeout.0),

@@ -8,6 +8,7 @@ use prometheus::{
 
 use super::labels::{CodeClass, Fault};
 use crate::clock::wall_now_us;
+use crate::shed::{Priority, Reason};
 
 /// The tier label of a policy's own limit.
 pub(super) const TIER: &str = "default";
@@ -29,6 +30,12 @@ pub struct Families {
     registry: Registry,
     /// Requests being served.
     pub in_flight: IntGauge,
+    /// Requests that count towards `load_limit`.
+    pub load_in_flight: IntGauge,
+    /// How many there may be.
+    pub load_limit: IntGauge,
+    /// Requests turned away because the gateway was full, by priority and reason.
+    shed: [[IntCounter; Reason::ALL.len()]; Priority::ALL.len()],
     /// Connections of clients.
     pub connections: IntGauge,
     /// Those closed since there were too many: in all, and from one address.
@@ -38,6 +45,8 @@ pub struct Families {
     pub overhead: Histogram,
     /// How long the shared store took to decide.
     pub store_check: Histogram,
+    /// How long it took to correct what was charged.
+    pub store_settle: Histogram,
     /// Whether the shared store answers.
     pub store_up: IntGauge,
     /// Servers of the shared store that are asked (breaker closed), and that are left alone (open).
@@ -83,6 +92,11 @@ impl Families {
             "Connections closed at once since there were too many, by which limit.",
             &["reason"],
         )?;
+        let shed = make.counters(
+            "tollgate_shed_total",
+            "Requests turned away because the gateway was full.",
+            &["priority", "reason"],
+        )?;
         let nodes = make.gauges(
             "tollgate_store_nodes",
             "Servers of the shared store, by whether they are asked.",
@@ -92,6 +106,12 @@ impl Families {
             "tollgate_bad_requests_total",
             "Requests refused or cut off for their form, their size or their slowness.",
             &["reason"],
+        )?;
+        let store_durations = make.histograms(
+            "tollgate_store_request_duration_seconds",
+            "How long the shared store took.",
+            &["op"],
+            &STORE_BUCKETS,
         )?;
         let families = Self {
             requests: make.counters(
@@ -111,6 +131,18 @@ impl Families {
                 &["route", "policy", "decision", "source"],
             )?,
             in_flight: make.gauge("tollgate_http_in_flight_requests", "Requests being served.")?,
+            load_in_flight: make.gauge(
+                "tollgate_load_in_flight_requests",
+                "Requests that count towards tollgate_load_limit.",
+            )?,
+            load_limit: make.gauge(
+                "tollgate_load_limit",
+                "How many requests may be in flight now; 0 without load_shedding.",
+            )?,
+            shed: Priority::ALL.map(|priority| {
+                Reason::ALL
+                    .map(|reason| shed.with_label_values(&[priority.as_str(), reason.as_str()]))
+            }),
             connections: make.gauge("tollgate_connections", "Connections of clients.")?,
             connections_refused: ["total", "address"]
                 .map(|reason| refused.with_label_values(&[reason])),
@@ -120,14 +152,8 @@ impl Families {
                 "The gateway's own time in a request, without queue and upstream.",
                 &OVERHEAD_BUCKETS,
             )?,
-            store_check: make
-                .histograms(
-                    "tollgate_store_request_duration_seconds",
-                    "How long the shared store took.",
-                    &["op"],
-                    &STORE_BUCKETS,
-                )?
-                .with_label_values(&["check"]),
+            store_check: store_durations.with_label_values(&["check"]),
+            store_settle: store_durations.with_label_values(&["settle"]),
             store_errors: {
                 let errors = make.counters(
                     "tollgate_store_errors_total",
@@ -254,6 +280,14 @@ impl Families {
     pub fn connection_refused(&self, from_one_address: bool) {
         let [total, address] = &self.connections_refused;
         if from_one_address { address } else { total }.inc();
+    }
+
+    /// Counts a request that was turned away because the gateway was full.
+    pub fn shed(&self, priority: Priority, reason: Reason) {
+        let of_priority = self.shed.get(priority as usize);
+        if let Some(counter) = of_priority.and_then(|by_reason| by_reason.get(reason as usize)) {
+            counter.inc();
+        }
     }
 
     /// Counts what a client did wrong.

@@ -1,11 +1,12 @@
-//! What a call asks of a script, as `lua/asked.lua`, `lua/decide.lua` and `lua/refund.lua` read it: one string of packed
+//! What a call asks of a script, as `lua/asked.lua`, `lua/decide.lua` and `lua/settle.lua` read it: one string of packed
 //! numbers. A number that is an argument of its own costs the server more than the arithmetic on it.
 
 use std::collections::HashMap;
 
 use super::key::key;
 use crate::check::Check;
-use crate::decide::{Anchor, Charge, Cost, Rule};
+use crate::decide::{Anchor, Cost, Rule, Settled};
+use crate::store::Settlement;
 
 /// One request, as it stands in a call.
 #[derive(Clone, Debug)]
@@ -66,15 +67,26 @@ pub(super) fn decisions<'p>(
     (keys, bytes)
 }
 
-/// What a call asks that gives back these charges.
-pub(super) fn refunds(charged: &[(Check<'_>, Charge)], slack_ms: u64) -> Vec<u8> {
-    let rules = Rules::of(charged.iter().map(|(check, _)| check.rule));
+/// What a call asks that settles these charges.
+pub(super) fn settlements(settlements: &[Settlement<'_>], slack_ms: u64) -> Vec<u8> {
+    let rules = Rules::of(settlements.iter().map(|settlement| settlement.check.rule));
     let mut bytes = rules.head(slack_ms);
-    for (check, charge) in charged {
+    for Settlement {
+        check,
+        charge,
+        settled,
+    } in settlements
+    {
         bytes.extend(rules.number_of(check.rule).to_be_bytes());
         add_seven(&mut bytes, charge.at.as_micros());
         add_six(&mut bytes, charge.cost.units());
         add_seven(&mut bytes, charge.reset_after_us);
+        let spent = match settled {
+            Settled::Spent(cost) => cost.units(),
+            // More than any cost.
+            Settled::Forgotten => u64::MAX,
+        };
+        add_six(&mut bytes, spent);
     }
     bytes
 }

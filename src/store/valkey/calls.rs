@@ -9,12 +9,12 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use super::batch::{self, Decided, Undecided};
 use super::failure::{Blame, Redirect, classify, is_no_script, redirect};
 use super::node::{Link, Node};
-use super::script::{self, DECIDE, Part, REFUND, Script};
+use super::script::{self, DECIDE, Part, SETTLE, Script};
 use super::{SIMULATION_SLACK_MS, SLACK_MS, Servers, ValkeyStore};
 use crate::check::Check;
 use crate::clock::Clock;
-use crate::decide::{Charge, Timestamp};
-use crate::store::{Cause, StoreError};
+use crate::decide::Timestamp;
+use crate::store::{Cause, Settlement, StoreError};
 
 /// How often one call is sent on, each time by a server that did not make it.
 const TRIES_MAX: usize = 8;
@@ -26,14 +26,14 @@ const MOVING_PAUSE: Duration = Duration::from_millis(2);
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Job<'j, 'a> {
     Decide(&'j [Check<'a>]),
-    Refund(&'j [(Check<'a>, Charge)]),
+    Settle(&'j [Settlement<'a>]),
 }
 
 impl Job<'_, '_> {
     fn script(&self) -> &'static Script {
         match self {
             Self::Decide(_) => &DECIDE,
-            Self::Refund(_) => &REFUND,
+            Self::Settle(_) => &SETTLE,
         }
     }
 
@@ -42,14 +42,16 @@ impl Job<'_, '_> {
         let sha = self.script().sha();
         match self {
             Self::Decide(checks) => script::call(sha, prefix, checks, now, slack_ms),
-            Self::Refund(charged) => script::refund_call(sha, prefix, charged, now, slack_ms),
+            Self::Settle(settlements) => {
+                script::settle_call(sha, prefix, settlements, now, slack_ms)
+            }
         }
     }
 
     const fn len(&self) -> usize {
         match self {
             Self::Decide(checks) => checks.len(),
-            Self::Refund(charged) => charged.len(),
+            Self::Settle(settlements) => settlements.len(),
         }
     }
 }

@@ -18,9 +18,9 @@ use super::{Servers, ValkeyStore};
 use crate::check::{Check, Policy};
 use crate::clock::monotonic_now;
 use crate::decide::{Charge, Decision, Verdict};
-use crate::store::{StoreError, charged};
+use crate::store::{Settlement, StoreError, charged};
 
-/// How many charges of one server are given back in one call at most.
+/// How many leases of one server are given back in one call at most.
 const GIVEN_BACK_MAX: usize = 64;
 
 /// What became of the checks of one request.
@@ -187,57 +187,85 @@ impl ValkeyStore {
     /// tell what is left then. What cannot be given back within the store's deadline stays charged.
     pub async fn give_back(&self, reserved: &mut Reserved<'_>) {
         let charged = std::mem::take(&mut reserved.charged);
-        if charged.is_empty() {
-            return;
+        let settlements: Vec<_> = charged.into_iter().map(Settlement::given_back).collect();
+        let left = self.settle(&settlements).await;
+        for (settlement, left) in settlements.iter().zip(left.decisions) {
+            let is_of = |decided: &&mut (Check<'_>, Decision)| {
+                decided.0.policy.index == settlement.check.policy.index
+            };
+            if let Some(left) = left
+                && let Some((_, decision)) = reserved.decided.iter_mut().find(is_of)
+            {
+                decision.tell_of(&left);
+            }
+        }
+    }
+
+    /// Settles charges, and says what a look at cost 0 finds then, in their order: nothing where that is not known.
+    ///
+    /// Returns within the store's deadline. What was not settled by then stays as it was charged, or not: it is not
+    /// tried again.
+    pub async fn settle(&self, settlements: &[Settlement<'_>]) -> Left {
+        let mut found = Left {
+            decisions: vec![None; settlements.len()],
+            failure: None,
+        };
+        if settlements.is_empty() {
+            return found;
         }
         let deadline = Instant::now() + self.timeout();
-        let parts = by_slot(&charged, |(check, _)| check);
+        let numbered: Vec<_> = settlements.iter().copied().enumerate().collect();
+        let parts = match &self.servers {
+            Servers::One(_) => vec![(0, numbered)],
+            Servers::Cluster(_) => by_slot(&numbered, |(_, settlement)| &settlement.check),
+        };
         let calls = parts.iter().map(async |(slot, part)| {
-            match self.make(Some(*slot), Job::Refund(part), deadline).await {
-                Ok((_, left)) => left,
+            let slot = Some(*slot);
+            let all: Vec<_> = part.iter().map(|(_, settlement)| *settlement).collect();
+            match self.make(slot, Job::Settle(&all), deadline).await {
+                Ok((_, left)) => left.into_iter().map(Ok).collect(),
                 Err(Failed::Scattered(_)) => {
-                    let alone = part.iter().map(|charge| {
-                        self.make(
-                            Some(*slot),
-                            Job::Refund(std::slice::from_ref(charge)),
-                            deadline,
-                        )
+                    let alone = all.iter().map(async |settlement| {
+                        let job = Job::Settle(std::slice::from_ref(settlement));
+                        let (_, left) = self.make(slot, job, deadline).await?;
+                        let none = || StoreError::BadReply("found no decision".to_owned());
+                        left.into_iter().next().ok_or_else(none)
                     });
-                    let left = join_all(alone).await;
-                    // Those before one that failed; of the others the decision stays as it was.
-                    left.into_iter()
-                        .map_while(|left| left.ok()?.1.pop())
-                        .collect()
+                    join_all(alone).await
                 }
-                Err(Failed::Final(_)) => Vec::new(),
+                Err(Failed::Final(error)) => vec![Err(error); all.len()],
             }
         });
         for ((_, part), left) in parts.iter().zip(join_all(calls).await) {
-            for ((check, _), left) in part.iter().zip(left) {
-                let is_of = |decided: &&mut (Check<'_>, Decision)| {
-                    decided.0.policy.index == check.policy.index
-                };
-                if let Some((_, decision)) = reserved.decided.iter_mut().find(is_of) {
-                    decision.tell_of(&left);
+            for ((number, _), left) in part.iter().zip(left) {
+                match (left, found.decisions.get_mut(*number)) {
+                    (Ok(left), Some(place)) => *place = Some(left),
+                    (Err(error), _) => found.failure = Some(error),
+                    _ => {}
                 }
             }
         }
+        found
     }
 
     /// Gives back what is leased of these policies and was not spent, as far as nobody gains by it. For a gateway that
     /// stops.
     pub async fn return_leases(&self, policies: &[Arc<Policy>]) {
-        let mut leased = self.leases.take_all(policies);
-        while !leased.is_empty() {
-            let rest = leased.split_off(leased.len().min(GIVEN_BACK_MAX));
-            let mut part = Reserved {
-                charged: leased,
-                ..Reserved::default()
-            };
-            self.give_back(&mut part).await;
-            leased = rest;
+        let leased = self.leases.take_all(policies);
+        for part in leased.chunks(GIVEN_BACK_MAX) {
+            let part: Vec<_> = part.iter().copied().map(Settlement::given_back).collect();
+            self.settle(&part).await;
         }
     }
+}
+
+/// What charges came to that were settled.
+#[derive(Debug)]
+pub struct Left {
+    /// What a look at cost 0 finds then, for each of them: nothing where that is not known.
+    pub decisions: Vec<Option<Decision>>,
+    /// Why some were not settled.
+    pub failure: Option<StoreError>,
 }
 
 /// What has one slot stays together, in its order.

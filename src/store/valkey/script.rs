@@ -1,5 +1,5 @@
-//! The scripts that decide and give back, how they are called, and what they reply. The contracts stand in
-//! `lua/asked.lua`, `lua/decide.lua` and `lua/refund.lua`.
+//! The scripts that decide and settle, how they are called, and what they reply. The contracts stand in
+//! `lua/asked.lua`, `lua/decide.lua` and `lua/settle.lua`.
 
 use std::sync::LazyLock;
 
@@ -11,8 +11,8 @@ use super::asked;
 pub(crate) use super::asked::Part;
 use super::key::key;
 use crate::check::Check;
-use crate::decide::{Charge, Decision, EXACT_MAX, Timestamp, Verdict};
-use crate::store::StoreError;
+use crate::decide::{Decision, EXACT_MAX, Timestamp, Verdict};
+use crate::store::{Settlement, StoreError};
 
 /// Numbers in the reply for each check.
 const FIELDS: usize = 5;
@@ -49,18 +49,19 @@ impl Script {
 /// The script that decides.
 pub(crate) static DECIDE: LazyLock<Script> = LazyLock::new(|| Script::new(source()));
 
-/// The script that gives back.
-pub(crate) static REFUND: LazyLock<Script> = LazyLock::new(|| Script::new(refund_source()));
+/// The script that settles.
+pub(crate) static SETTLE: LazyLock<Script> = LazyLock::new(|| Script::new(settle_source()));
 
 /// The library of kinds, a file each, between what a call begins with and what it comes to.
 macro_rules! with_kinds {
-    ($gives_back:literal, $entry:literal) => {
+    ($settles:literal, $entry:literal) => {
         concat!(
-            "#!lua\nlocal gives_back = ",
-            $gives_back,
+            "#!lua\nlocal settles = ",
+            $settles,
             "\n",
             include_str!("../../../lua/exact.lua"),
             include_str!("../../../lua/asked.lua"),
+            include_str!("../../../lua/write.lua"),
             include_str!("../../../lua/bucket.lua"),
             include_str!("../../../lua/token_bucket.lua"),
             include_str!("../../../lua/leaky_bucket.lua"),
@@ -79,10 +80,10 @@ pub const fn source() -> &'static str {
     with_kinds!(false, "../../../lua/decide.lua")
 }
 
-/// The text that gives back.
+/// The text that settles.
 #[must_use]
-pub const fn refund_source() -> &'static str {
-    with_kinds!(true, "../../../lua/refund.lua")
+pub const fn settle_source() -> &'static str {
+    with_kinds!(true, "../../../lua/settle.lua")
 }
 
 /// The call that decides `checks` at one instant: the server's own, or `now` in a test.
@@ -132,23 +133,23 @@ pub(crate) fn call_parts<'p>(
     call
 }
 
-/// The call that gives back what these checks were charged. [`read_reply`] reads what is left then.
+/// The call that settles these charges. [`read_reply`] reads what is left then.
 ///
-/// Give it only those that charged: not one in shadow that denied, and none of a request that was denied.
+/// Give it only those that were made: not one in shadow that denied, and none of a request that was denied.
 #[must_use]
-pub fn refund_call(
+pub fn settle_call(
     sha: &str,
     prefix: &str,
-    charged: &[(Check<'_>, Charge)],
+    settlements: &[Settlement<'_>],
     now: Option<Timestamp>,
     slack_ms: u64,
 ) -> Cmd {
     let mut call = redis::cmd("EVALSHA");
-    call.arg(sha).arg(charged.len());
-    for (check, _) in charged {
-        call.arg(key(prefix, check));
+    call.arg(sha).arg(settlements.len());
+    for settlement in settlements {
+        call.arg(key(prefix, &settlement.check));
     }
-    call.arg(asked::refunds(charged, slack_ms));
+    call.arg(asked::settlements(settlements, slack_ms));
     add_instant(&mut call, now);
     call
 }
@@ -225,7 +226,7 @@ mod tests {
 
     #[test]
     fn the_sources_have_one_first_line() {
-        for source in [source(), refund_source()] {
+        for source in [source(), settle_source()] {
             assert!(source.starts_with("#!lua\n"));
             assert_eq!(source.matches("#!").count(), 1);
         }

@@ -3,6 +3,38 @@
 use super::*;
 
 #[test]
+fn who_is_turned_away_is_told_why_and_comes_back_when_others_do_not() {
+    let rejects = [
+        Reject::default(),
+        Reject {
+            cors: vec!["https://shop.example".into()],
+            ..Reject::default()
+        },
+    ];
+    let asked = Asked {
+        origin: Some("https://shop.example"),
+        ..asked()
+    };
+    let mut waits = BTreeSet::new();
+    for _ in 0..200 {
+        let answer = refuse(&Settings::default(), &rejects, Refusal::Shed(1), &[], asked);
+        assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
+        let field = |name: &str| answer.headers.get(name).unwrap().to_str().unwrap();
+        assert_eq!(field("cache-control"), "no-store");
+        assert_eq!(field("access-control-allow-origin"), "https://shop.example");
+        let wait: u64 = field("retry-after").parse().unwrap();
+        assert_eq!(
+            std::str::from_utf8(&answer.body).unwrap(),
+            format!(
+                r#"{{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","title":"Request cannot be satisfied due to temporary server capacity constraints","status":503,"detail":"There are too many requests at the moment.","instance":"urn:uuid:{ID}","violated-policies":["load-shedding"],"retry_after_seconds":{wait}}}"#
+            )
+        );
+        waits.insert(wait);
+    }
+    assert_eq!(Vec::from_iter(waits), [1, 2, 3, 4]);
+}
+
+#[test]
 fn each_refusal_is_these_bytes() {
     let login = policy("login", log(5, MINUTE));
     let quota = [ruling(&login, denied(0, Some(12_400_000), 40 * SECOND))];
@@ -150,7 +182,7 @@ fn jitter_only_adds_and_at_most_its_percentage_or_thirty_seconds() {
             &login,
             denied(0, Some(wait_s * SECOND), wait_s * SECOND),
         )];
-        let mut seen = std::collections::BTreeSet::new();
+        let mut seen = BTreeSet::new();
         for _ in 0..500 {
             let answer = refuse(&jittery, &[], Refusal::Quota, &rulings, asked());
             let seconds: u64 = field(&answer.headers, "retry-after")
