@@ -672,6 +672,8 @@ fn the_schema_accepts_every_example_and_refuses_unknown_fields() {
         "config/tollgate.toml",
         "config/quickstart.toml",
         "config/examples/shop.toml",
+        "config/examples/llm.toml",
+        "config/examples/third-party-quota.toml",
     ] {
         assert_eq!(conforms(&json(path), &schema, path), Ok(()));
     }
@@ -1039,6 +1041,8 @@ fn what_is_dumped_loads_to_the_same() {
         "config/tollgate.toml",
         "config/quickstart.toml",
         "config/examples/shop.toml",
+        "config/examples/llm.toml",
+        "config/examples/third-party-quota.toml",
         "tests/config/good/including.toml",
     ] {
         let without_files = LoadOptions {

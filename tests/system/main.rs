@@ -16,6 +16,7 @@ mod all_or_nothing;
 mod callers;
 mod cases;
 mod cluster;
+mod costs;
 mod drain;
 mod exactly;
 mod failover;
