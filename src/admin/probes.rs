@@ -57,13 +57,20 @@ impl Probes {
 
     /// The metrics, with the gauges as they stand now.
     fn exposition(&self) -> (StatusCode, &'static str, Vec<u8>) {
-        let metrics = &self.metrics;
-        for (gauge, count) in [
-            (&metrics.local_keys, self.limiter.local().len()),
-            (&metrics.load_in_flight, self.load.in_flight()),
-            (&metrics.load_limit, self.load.limit().unwrap_or(0)),
+        let keys = self.limiter.local().len();
+        self.metrics
+            .local_keys
+            .set(i64::try_from(keys).unwrap_or(i64::MAX));
+        for (gauges, counts) in [
+            (&self.metrics.load_requests, self.load.requests()),
+            (
+                &self.metrics.load_limits,
+                self.load.limits().unwrap_or_default(),
+            ),
         ] {
-            gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
+            let [in_flight, unanswered] = gauges;
+            in_flight.set(counts.in_flight.into());
+            unanswered.set(counts.unanswered.into());
         }
         let up = self.limiter.shared().is_none_or(ValkeyStore::is_up);
         self.metrics.store_up.set(i64::from(up));

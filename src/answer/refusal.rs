@@ -255,18 +255,16 @@ fn value<'a>(
     name: &str,
     escape: Escape,
 ) -> Cow<'a, str> {
-    let limit = denial.foremost.map(|(_, rule)| rule.limit());
+    let rule = denial.foremost.map(|(_, rule)| rule);
     match name {
         "policy" => denial
             .foremost
             .map_or("", |(policy, _)| &policy.name)
             .into(),
-        "limit" => limit
-            .map_or_else(String::new, |limit| limit.count.to_string())
+        "limit" => rule
+            .map_or_else(String::new, |rule| rule.limit().count.to_string())
             .into(),
-        "window" => limit
-            .map_or_else(String::new, |limit| words::window(limit.window_us.get()))
-            .into(),
+        "window" => rule.map_or_else(String::new, words::window_of).into(),
         "request_id" => asked.request_id.into(),
         "retry_after" => match (retry_after_s, escape) {
             (Some(seconds), _) => seconds.to_string().into(),

@@ -12,8 +12,9 @@ use thiserror::Error;
 use uuid::Uuid;
 
 use super::identity::Identity;
-use super::read::{self, Part};
+use super::read;
 use crate::client::address::Prefixes;
+use crate::client::sent::Sent;
 use crate::request::RequestView;
 
 /// Where a part of a key comes from.
@@ -23,6 +24,12 @@ pub enum KeySource {
     Ip,
     /// The client's address, by a prefix of this length: `ip/56`. It cuts IPv6; of IPv4 too if it is at most 32.
     IpPrefix(u8),
+    /// Whom an API key or a signed token proves the caller to be.
+    Identity,
+    /// The plan that the caller is on.
+    Tier,
+    /// A claim of a verified token: a text, a whole number, or true or false.
+    Jwt(Arc<str>),
     /// A header field, lower case.
     Header(http::HeaderName),
     /// A cookie.
@@ -178,15 +185,15 @@ pub fn entity(key: &[KeySource], caller: &Caller<'_>, secret: &KeySecret) -> Ent
             add(&[*bits]);
         }
         match read::part(source, caller) {
-            Part::Value(value) => {
+            Sent::Value(value) => {
                 add(b"+");
                 add(&value);
             }
-            Part::Missing => {
+            Sent::Missing => {
                 add(b"-");
                 complete = false;
             }
-            Part::Ambiguous => {
+            Sent::Ambiguous => {
                 add(b"?");
                 (complete, ambiguous) = (false, true);
             }
@@ -206,7 +213,15 @@ impl KeySource {
     /// request: only one from a socket without addresses lacks it.
     #[must_use]
     pub const fn can_be_missing(&self) -> bool {
-        matches!(self, Self::Header(_) | Self::Cookie(_) | Self::Query(_))
+        matches!(
+            self,
+            Self::Identity
+                | Self::Tier
+                | Self::Jwt(_)
+                | Self::Header(_)
+                | Self::Cookie(_)
+                | Self::Query(_)
+        )
     }
 
     /// What is written before the colon, and after it.
@@ -214,6 +229,9 @@ impl KeySource {
         match self {
             Self::Ip => ("ip", ""),
             Self::IpPrefix(_) => ("ip/", ""),
+            Self::Identity => ("identity", ""),
+            Self::Tier => ("tier", ""),
+            Self::Jwt(claim) => ("jwt", claim),
             Self::Header(name) => ("header", name.as_str()),
             Self::Cookie(name) => ("cookie", name),
             Self::Query(name) => ("query", name),
@@ -241,8 +259,8 @@ impl fmt::Display for KeySource {
 pub enum BadKeySource {
     /// Not one of the words there are.
     #[error(
-        "`{0}` is not a key source; write ip, ip/PREFIX, header:NAME, cookie:NAME, query:NAME, path:PARAM, method, \
-         host, route or global"
+        "`{0}` is not a key source; write ip, ip/PREFIX, identity, tier, jwt:CLAIM, header:NAME, cookie:NAME, \
+         query:NAME, path:PARAM, method, host, route or global"
     )]
     Unknown(String),
     /// A prefix that no address has.
@@ -275,7 +293,7 @@ impl FromStr for KeySource {
             .split_once(':')
             .map_or((text, None), |(word, name)| (word, Some(name)));
         let named = |word: &'static str| {
-            // Cookies are named by tokens, as header fields are; a query may name anything.
+            // Cookies are named by tokens, as header fields are; a query or a claim may be named anything.
             let name = name.unwrap_or_default();
             let fits = match word {
                 "header" | "cookie" => http::HeaderName::from_bytes(name.as_bytes()).is_ok(),
@@ -289,6 +307,9 @@ impl FromStr for KeySource {
         };
         match (word, name) {
             ("ip", None) => Ok(Self::Ip),
+            ("identity", None) => Ok(Self::Identity),
+            ("tier", None) => Ok(Self::Tier),
+            ("jwt", _) => Ok(Self::Jwt(named("jwt")?.into())),
             ("method", None) => Ok(Self::Method),
             ("host", None) => Ok(Self::Host),
             ("route", None) => Ok(Self::Route),

@@ -14,7 +14,7 @@ use std::sync::Arc;
 pub use cost::Price;
 pub use demand::{Demand, Demanded, Use, demand};
 pub use entity::{EntityKey, KeySecret, KeySource};
-pub use identity::Identity;
+pub use identity::{Identity, NewLimit};
 pub use outcome::{Outcome, Outcomes};
 pub use share::Shares;
 

@@ -3,40 +3,24 @@
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv6Addr};
 
-use http::header::COOKIE;
-use percent_encoding::percent_decode;
-
 use super::entity::{Caller, KeySource};
+use super::identity::Identity;
 use crate::client::address::{Prefixes, canonical};
-
-/// What a request has of a part.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) enum Part<'a> {
-    /// This value.
-    Value(Cow<'a, [u8]>),
-    /// Nothing, or an empty value.
-    Missing,
-    /// Several values that differ. Which of them the application believes is anyone's guess.
-    Ambiguous,
-}
+use crate::client::sent::{self, Sent, only};
 
 /// What `source` comes to on this request.
-pub(super) fn part<'a>(source: &KeySource, caller: &Caller<'a>) -> Part<'a> {
+pub(super) fn part<'a>(source: &KeySource, caller: &Caller<'a>) -> Sent<'a> {
     let request = &caller.request;
     let ip = |prefixes| caller.client_ip.map(|ip| Cow::Owned(network(ip, prefixes)));
     match source {
         KeySource::Ip => only(ip(caller.prefixes)),
         KeySource::IpPrefix(bits) => only(ip(cut_to(*bits, caller.prefixes))),
-        KeySource::Header(name) => {
-            let lines = request.headers.get_all(name).into_iter();
-            only(lines.map(|line| Cow::Borrowed(line.as_bytes().trim_ascii())))
-        }
-        KeySource::Cookie(name) => {
-            let lines = request.headers.get_all(COOKIE).into_iter();
-            let values = cookies(lines.map(http::HeaderValue::as_bytes), name);
-            only(values.map(Cow::Borrowed))
-        }
-        KeySource::Query(name) => only(queries(request.query.unwrap_or_default(), name)),
+        KeySource::Identity => only(whole_id(caller.identity)),
+        KeySource::Tier => only(caller.identity.tier.as_deref().map(text)),
+        KeySource::Jwt(claim) => only(caller.identity.claim(claim).map(text)),
+        KeySource::Header(name) => only(sent::in_header(request, name)),
+        KeySource::Cookie(name) => only(sent::in_cookies(request, name)),
+        KeySource::Query(name) => only(sent::in_query(request, name)),
         KeySource::Path(name) => {
             let mut named = caller.params.iter().filter(|(param, _)| param == name);
             only(
@@ -48,23 +32,22 @@ pub(super) fn part<'a>(source: &KeySource, caller: &Caller<'a>) -> Part<'a> {
         KeySource::Method => only([Cow::Borrowed(request.method.as_bytes())]),
         KeySource::Host => only([Cow::Owned(host(request.host).into_bytes())]),
         KeySource::Route => only([Cow::Borrowed(caller.route.as_bytes())]),
-        KeySource::Global => Part::Value(Cow::Borrowed(b"")),
+        KeySource::Global => Sent::Value(Cow::Borrowed(b"")),
     }
 }
 
-/// The one value that all of these are.
-fn only<'a>(values: impl IntoIterator<Item = Cow<'a, [u8]>>) -> Part<'a> {
-    let mut values = values.into_iter();
-    let Some(first) = values.next() else {
-        return Part::Missing;
-    };
-    if values.any(|other| other != first) {
-        Part::Ambiguous
-    } else if first.is_empty() {
-        Part::Missing
-    } else {
-        Part::Value(first)
-    }
+fn text(text: &str) -> Cow<'_, [u8]> {
+    Cow::Borrowed(text.as_bytes())
+}
+
+/// An identity, with who vouches for it where that is not always the same: two of them may know an `alice` each.
+fn whole_id(identity: &Identity) -> Option<Cow<'_, [u8]>> {
+    let id = identity.id.as_deref()?;
+    Some(match &identity.issuer {
+        None => text(id),
+        // Ids begin with a letter.
+        Some(issuer) => Cow::Owned(format!("{}:{issuer}{id}", issuer.len()).into_bytes()),
+    })
 }
 
 /// A path parameter as the most careless application reads it: without `;…`, and up to an escaped slash or backslash,
@@ -103,37 +86,6 @@ fn network(ip: IpAddr, prefixes: Prefixes) -> Vec<u8> {
     }
 }
 
-/// The cookies of this name (RFC 6265 section 4.2.1), over all lines. Quotes belong to the value.
-fn cookies<'a>(
-    lines: impl Iterator<Item = &'a [u8]>,
-    name: &str,
-) -> impl Iterator<Item = &'a [u8]> {
-    let pairs = lines.flat_map(|line| line.split(|b| *b == b';'));
-    pairs.filter_map(move |pair| {
-        let equals = pair.iter().position(|b| *b == b'=')?;
-        let (found, value) = pair.split_at_checked(equals)?;
-        (found.trim_ascii() == name.as_bytes())
-            .then(|| value.get(1..).unwrap_or_default().trim_ascii())
-    })
-}
-
-/// The values of this name, decoded as a form is. Other spellings of a name or a value are the same one.
-pub(super) fn queries<'a>(query: &'a str, name: &str) -> impl Iterator<Item = Cow<'a, [u8]>> {
-    query.split('&').filter_map(move |pair| {
-        let (found, value) = pair.split_once('=').unwrap_or((pair, ""));
-        (*form_decode(found) == *name.as_bytes()).then(|| form_decode(value))
-    })
-}
-
-/// A plus is a space, and `%` begins two hexadecimal digits.
-fn form_decode(text: &str) -> Cow<'_, [u8]> {
-    if text.contains('+') {
-        let spaced = text.replace('+', " ");
-        return Cow::Owned(percent_decode(spaced.as_bytes()).collect());
-    }
-    percent_decode(text.as_bytes()).into()
-}
-
 /// The host in lower case, without its port and without the root's dot; an IPv6 address in its one spelling.
 fn host(authority: &str) -> String {
     let host = match authority.rsplit_once(':') {
@@ -170,53 +122,6 @@ mod tests {
         for (authority, expected) in cases {
             assert_eq!(host(authority), expected, "{authority}");
         }
-    }
-
-    #[test]
-    fn cookies_are_found_among_others() {
-        let cases: [(&[&str], &[&str]); 7] = [
-            (&["sid=1"], &["1"]),
-            (&["a=2; sid=1; sid=3"], &["1", "3"]),
-            (&["a=2", "sid=1"], &["1"]),
-            (&["asid=2; sid"], &[]),
-            (&["sid=\"a b\"; x=1"], &["\"a b\""]),
-            (&["sid=a=b"], &["a=b"]),
-            (&["sid="], &[""]),
-        ];
-        for (lines, expected) in cases {
-            let found: Vec<_> = cookies(lines.iter().map(|l| l.as_bytes()), "sid").collect();
-            let expected: Vec<_> = expected.iter().map(|e| e.as_bytes()).collect();
-            assert_eq!(found, expected, "{lines:?}");
-        }
-    }
-
-    #[test]
-    fn queries_are_found_in_every_spelling() {
-        let cases: [(&str, &[&[u8]]); 7] = [
-            ("user=a", &[b"a"]),
-            ("x=1&%75ser=%61&user=b", &[b"a", b"b"]),
-            ("user=a+b%2Bc", &[b"a b+c"]),
-            ("users=a", &[]),
-            ("user", &[b""]),
-            ("", &[]),
-            ("user=%ff%zz", &[b"\xff%zz"]),
-        ];
-        for (text, expected) in cases {
-            let found: Vec<_> = queries(text, "user").collect();
-            assert_eq!(found, expected, "{text}");
-        }
-    }
-
-    #[test]
-    fn values_that_differ_are_ambiguous_and_equal_ones_are_one() {
-        let part = |values: &[&'static str]| {
-            only(values.iter().map(|value| Cow::Borrowed(value.as_bytes())))
-        };
-        assert_eq!(part(&[]), Part::Missing);
-        assert_eq!(part(&["", ""]), Part::Missing);
-        assert_eq!(part(&["a", "a"]), Part::Value(Cow::Borrowed(b"a")));
-        assert_eq!(part(&["a", "b"]), Part::Ambiguous);
-        assert_eq!(part(&["", "a"]), Part::Ambiguous);
     }
 
     #[test]

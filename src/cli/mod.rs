@@ -5,6 +5,7 @@
 mod asking;
 mod check;
 mod dump;
+mod hash_key;
 mod healthcheck;
 mod reading;
 mod reload;
@@ -41,6 +42,8 @@ enum Command {
     Schema(schema::Args),
     /// Replay traffic against policies in virtual time.
     Simulate(simulate::Args),
+    /// Print the hash of an API key, for the file of keys; or make a key.
+    HashKey(hash_key::Args),
     /// Ask a running gateway whether it lives; for a container's health check.
     Healthcheck(healthcheck::Args),
 }
@@ -55,6 +58,7 @@ pub fn main() -> ExitCode {
         Command::Dump(args) => dump::run(&args),
         Command::Schema(args) => schema::run(&args),
         Command::Simulate(args) => simulate::run(&args),
+        Command::HashKey(args) => hash_key::run(&args),
         Command::Healthcheck(args) => healthcheck::run(&args),
     }
 }

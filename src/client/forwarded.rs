@@ -179,13 +179,15 @@ fn unquoted(value: &str) -> Option<Cow<'_, str>> {
 /// What the forwarding fields become on the way to the upstream: a name with its new value, or with none to be removed.
 #[derive(Clone, Debug)]
 pub struct Outgoing {
-    fields: [Option<(HeaderName, Option<HeaderValue>)>; 6],
+    fields: [Option<(HeaderName, Option<HeaderValue>)>; FIELDS],
 }
+
+const FIELDS: usize = 7;
 
 impl IntoIterator for Outgoing {
     type Item = (HeaderName, Option<HeaderValue>);
     type IntoIter =
-        std::iter::Flatten<std::array::IntoIter<Option<(HeaderName, Option<HeaderValue>)>, 6>>;
+        std::iter::Flatten<std::array::IntoIter<Option<(HeaderName, Option<HeaderValue>)>, FIELDS>>;
 
     fn into_iter(self) -> Self::IntoIter {
         self.fields.into_iter().flatten()
@@ -195,7 +197,7 @@ impl IntoIterator for Outgoing {
 /// The forwarding fields for the upstream. A field that is not named in the answer stays as it came.
 ///
 /// What an untrusted peer claims is replaced: `X-Forwarded-For`, `-Proto` and `-Host` say what we saw, `Forwarded` and
-/// the configured header of one address are removed. A trusted peer's word is kept and the peer appended to it.
+/// the configured headers of one address and of a tier are removed. A trusted peer's word is kept and the peer appended to it.
 /// `X-Real-IP` always names the client that limits count.
 ///
 /// `host` is the request's, as sent; `tls` tells whether the client came to us over TLS.
@@ -237,6 +239,7 @@ pub fn outgoing(
             absent(&X_FORWARDED_HOST).then(|| (X_FORWARDED_HOST, host())),
             Some(real_ip),
             None,
+            None,
         ]
     } else {
         let claimed = match &settings.header {
@@ -250,6 +253,7 @@ pub fn outgoing(
             Some((X_FORWARDED_HOST, host())),
             Some(real_ip),
             claimed,
+            settings.tier_header.clone().map(|name| (name, None)),
         ]
     };
     Outgoing { fields }

@@ -1,7 +1,9 @@
 //! Who is calling: the peer's address, or what trusted proxies say of it.
 
 pub mod address;
+pub mod api_key;
 pub mod forwarded;
+pub mod sent;
 
 use std::net::IpAddr;
 
@@ -17,6 +19,8 @@ pub struct Settings {
     pub header: Header,
     /// How much of an address counts.
     pub prefixes: address::Prefixes,
+    /// A further header in which a trusted proxy says something of the client: the plan that it is on.
+    pub tier_header: Option<HeaderName>,
 }
 
 /// Whose word counts.
@@ -83,6 +87,7 @@ impl Default for Settings {
             trust: Trust::Networks(Box::default()),
             header: Header::XForwardedFor,
             prefixes: address::Prefixes::default(),
+            tier_header: None,
         }
     }
 }

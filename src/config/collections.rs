@@ -12,6 +12,10 @@ pub(crate) struct List<T> {
     pub(crate) complete: bool,
 }
 
+/// One value, or several.
+#[derive(Clone, Debug)]
+pub(crate) struct OneOrMany<T>(pub(crate) List<T>);
+
 /// A table with names of the operator's choice, each a good label.
 #[derive(Clone, Debug)]
 pub(crate) struct Named<T> {
@@ -92,5 +96,26 @@ impl<T: Decode> Decode for List<T> {
             complete: read.len() == items.len(),
             items: read,
         })
+    }
+}
+
+impl<T: Decode> Decode for OneOrMany<T> {
+    fn shape() -> Shape {
+        Shape::OneOrMany(Box::new(T::shape()))
+    }
+
+    fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
+        if let Value::List(items) = &node.value {
+            if items.is_empty() {
+                reader.wrong_type(node, "at least one", "");
+                return None;
+            }
+            return List::decode(node, reader).map(Self);
+        }
+        let items = vec![reader.item(node)?];
+        Some(Self(List {
+            items,
+            complete: true,
+        }))
     }
 }

@@ -190,8 +190,6 @@ impl<'a> Reader<'a> {
         if matches!(node.value, Value::Unknown) {
             return;
         }
-        let later = advice::later_value(&self.path, node).unwrap_or_default();
-        let help = if help.is_empty() { &later } else { help };
         let finding = Finding::new(
             Code::E015,
             node.place,
@@ -366,9 +364,12 @@ fn example(key: &str) -> &'static str {
     match key {
         "limit" => "\"100/min\"",
         "key" => "\"ip\"",
+        "tz" => "\"Europe/Berlin\"",
         "address" => "\"127.0.0.1:8080\"",
         "addr" => "\"127.0.0.1:9000\"",
         "match" => "{ path = \"/*\" }",
+        "file" => "\"/etc/tollgate/api-keys.toml\"",
+        "sha256" => "\"…\", as `tollgate hash-key` prints it",
         _ => "…",
     }
 }
@@ -381,6 +382,7 @@ fn subject(path: &[String]) -> String {
         "upstreams" => Some("upstream"),
         "listeners" => Some("listener"),
         "rejects" => Some("reject"),
+        "keys" => Some("key"),
         _ => None,
     };
     match path {

@@ -88,6 +88,8 @@ codes! {
     E039,
     /// A policy that does not say what happens when its key is missing.
     E043,
+    /// Not a time zone, or a calendar that the limit does not go with.
+    E044,
     /// A policy that counts no answer, or counts one and forgets it.
     E048,
     /// A `${VAR}` that is not set, or not closed.
@@ -108,6 +110,14 @@ codes! {
     E111,
     /// Several gateways without a common secret for their keys.
     E112,
+    /// A key source that nothing in `[identity]` yields.
+    E113,
+    /// Not a SHA-256 in hexadecimal digits.
+    E114,
+    /// One API key of two holders.
+    E115,
+    /// A file of API keys that names a policy or a tier that does not exist.
+    E116,
     /// Two routes match the same request with equal right.
     E130,
     /// The last policy of a `first_of` may not apply.
@@ -136,6 +146,8 @@ codes! {
     W214,
     /// A policy that can never deny: another always does before it.
     W215,
+    /// A route is limited only for those who show who they are.
+    W217,
     /// Load shedding that never happens: a priority without it, or more in flight than can be.
     W220,
     /// A route is limited only by what clients claim that their requests cost.

@@ -11,6 +11,8 @@ use super::collections::{List, Named, Pairs};
 use super::cost_source::CostSource;
 use super::decode::table;
 use super::items::{CostItem, Count, Item, Key, ServerAt, UseItem};
+use super::moments::{AnchorAt, ZoneName};
+use super::units::Rate;
 use super::values::{CostUnits, FilePath, Percent, Size, Span, Units, Version, Whole};
 use super::wire::{FieldValue, HostField, StatusItem, Wanted};
 pub(crate) use super::words::{
@@ -18,7 +20,7 @@ pub(crate) use super::words::{
 };
 use crate::answer::{Legacy, UpstreamFields, When};
 use crate::check::{Mode, OnMissingKey, OnStoreFailure, Scope, Unit};
-use crate::decide::{Anchor, Limit};
+use crate::decide::CalendarUnit;
 use crate::shed::Priority;
 
 table! {
@@ -36,6 +38,8 @@ table! {
         listeners: Named<Listener> = "{ main = { address = \"127.0.0.1:8080\" } }";
         /// Who is calling.
         client_ip: ClientIp = "{}";
+        /// How callers prove who they are; nobody does if left out.
+        identity: Identity;
         /// Where usage is counted.
         store: Store = "{}";
         /// Where requests go.
@@ -118,6 +122,30 @@ table! {
         ipv6_prefix: Whole<1, 128> = "64";
         /// How many bits of an IPv4 address are one client.
         ipv4_prefix: Whole<1, 32> = "32";
+    }
+}
+
+table! {
+    /// How callers prove who they are.
+    Identity {
+        /// By API keys, of which a file holds the hashes.
+        api_key: ApiKey;
+        /// Header in which a trusted proxy names the plan that a caller is on; from others it is not read.
+        tier_header: HeaderName;
+    }
+}
+
+table! {
+    /// API keys.
+    ApiKey {
+        /// Header that keys are sent in, alone or behind "Bearer".
+        header: HeaderName;
+        /// Instead of a header: a cookie.
+        cookie: String;
+        /// Instead of a header: a query parameter. Keys then stand in the logs of everything on the way.
+        query: String;
+        /// TOML file of the keys' hashes; read again when it changes.
+        file: FilePath, required;
     }
 }
 
@@ -244,14 +272,15 @@ table! {
     Policy {
         /// The algorithm.
         kind: Kind, required;
-        /// Count and window: "100/min".
-        limit: Limit, required;
+        /// Count and window: "100/min"; of calendar months "100/month".
+        limit: Rate, required;
         /// Buckets: the most at once; the count of the limit if left out.
         burst: Units;
         /// Leaky bucket: the longest wait; longer ones are denied. Unbounded but for burst if left out.
         max_wait: Span<0, 3_600_000>;
-        /// Fixed window: windows begin with the clock ("epoch"), or with a caller's first request.
-        anchor: Anchor;
+        /// Fixed window: windows begin with the clock ("epoch"), with a caller's first request, or with the days, weeks or
+        /// months of a time zone: { calendar, tz }.
+        anchor: AnchorAt;
         /// Sliding counter: count the whole previous window, so that the limit is never exceeded.
         strict: bool;
         /// Whom it counts by: one source, or several together.
@@ -277,6 +306,16 @@ table! {
         reject: String = "\"default\"";
         /// Whether answers tell of it in their fields.
         advertise: bool = "true";
+    }
+}
+
+table! {
+    /// Windows that begin as those of a calendar.
+    CalendarTable {
+        /// What they are; weeks begin on Monday.
+        calendar: CalendarUnit, required;
+        /// Whose midnight it is: a time zone of the IANA database, as "Europe/Berlin" or "UTC".
+        tz: ZoneName, required;
     }
 }
 

@@ -37,12 +37,7 @@ impl Fingerprint {
     #[must_use]
     pub fn of(path: &Path) -> Self {
         let loaded = load(path, &LoadOptions::from_process());
-        let places = loaded.files.iter().chain(&loaded.folders);
-        let look = Look(
-            places
-                .map(|place| (place.clone(), Seen::at(place)))
-                .collect(),
-        );
+        let look = Look::of(&[&*loaded.files, &*loaded.folders].concat());
         let mut hasher = blake3::Hasher::new();
         for file in &loaded.files {
             let name = file.as_os_str().as_encoded_bytes();
@@ -61,6 +56,13 @@ impl Fingerprint {
 }
 
 impl Look {
+    /// How these look now.
+    #[must_use]
+    pub fn of(places: &[PathBuf]) -> Self {
+        let seen = |place: &PathBuf| (place.clone(), Seen::at(place));
+        Self(places.iter().map(seen).collect())
+    }
+
     /// How the same files look now. Opens none of them.
     #[must_use]
     pub fn again(&self) -> Self {

@@ -53,7 +53,9 @@ pub(crate) enum Item {
 
 impl Decode for KeySource {
     fn shape() -> Shape {
-        Shape::Text("^(ip(/[0-9]+)?|method|host|route|global|(header|cookie|query|path):.+)$")
+        Shape::Text(
+            "^(ip(/[0-9]+)?|identity|tier|method|host|route|global|(jwt|header|cookie|query|path):.+)$",
+        )
     }
 
     fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {

@@ -8,8 +8,9 @@ use crate::check::KeySource;
 use crate::check::entity::BadKeySource;
 
 /// What is written before a colon, and what stands alone.
-const WORDS: [&str; 9] = [
-    "ip", "header", "cookie", "query", "path", "method", "host", "route", "global",
+const WORDS: [&str; 12] = [
+    "ip", "identity", "tier", "jwt", "header", "cookie", "query", "path", "method", "host",
+    "route", "global",
 ];
 
 /// Reads a key source; where there is none, says what was probably meant.
@@ -23,9 +24,14 @@ pub(crate) fn parse(text: &str) -> Result<KeySource, Refusal> {
         Err(BadKeySource::Prefix(_)) => {
             refuse("write a prefix from 1 to 128 bits: \"ip/56\"".to_owned())
         }
-        Err(BadKeySource::Name { word, name }) if name.is_empty() => {
-            refuse(format!("say which {word}: \"{word}:NAME\""))
-        }
+        Err(BadKeySource::Name { word, name }) if name.is_empty() => refuse(format!(
+            "say which {}: \"{word}:NAME\"",
+            if word == "jwt" {
+                "claim of the token"
+            } else {
+                word
+            }
+        )),
         Err(BadKeySource::Name { word, name }) => {
             refuse(format!("`{name}` cannot be the name of a {word}"))
         }
@@ -41,7 +47,7 @@ fn meant(text: &str) -> String {
         return format!("write \"{word}\" alone");
     }
     match did_you_mean(word, WORDS) {
-        Some(word @ ("header" | "cookie" | "query" | "path")) => {
+        Some(word @ ("jwt" | "header" | "cookie" | "query" | "path")) => {
             format!("did you mean \"{word}:{name}\"?")
         }
         _ => advice(word),
@@ -49,15 +55,13 @@ fn meant(text: &str) -> String {
 }
 
 fn advice(word: &str) -> String {
-    if matches!(word, "identity" | "tier") {
-        return format!(
-            "\"{word}\" is not part of this release; until then \"header:NAME\" or \"ip\""
-        );
-    }
     let lower = word.to_ascii_lowercase();
     let meant = match lower.as_str() {
         "client_ip" | "client-ip" | "remote_addr" | "remote-addr" | "address" => {
             Some("ip".to_owned())
+        }
+        "user" | "consumer" | "api_key" | "api-key" | "apikey" | "sub" | "subject" => {
+            Some("identity".to_owned())
         }
         // Nothing but names of header fields is written so.
         name if name == "authorization"
@@ -71,7 +75,8 @@ fn advice(word: &str) -> String {
         .map(|near| format!("did you mean \"{near}\"? "))
         .unwrap_or_default();
     format!(
-        "{near}write ip, ip/PREFIX, header:NAME, cookie:NAME, query:NAME, path:PARAM, method, host, route or global"
+        "{near}write ip, ip/PREFIX, identity, tier, jwt:CLAIM, header:NAME, cookie:NAME, query:NAME, path:PARAM, method, \
+         host, route or global"
     )
 }
 
@@ -101,6 +106,10 @@ mod tests {
         for text in [
             "ip",
             "ip/56",
+            "identity",
+            "tier",
+            "jwt:sub",
+            "jwt:https://api.example/tenant",
             "header:x-api-key",
             "cookie:sid",
             "query:user",
@@ -133,7 +142,12 @@ mod tests {
             ("haeder:x", "did you mean \"header:x\"?"),
             ("path:{id}", "without braces"),
             ("global:x", "write \"global\" alone"),
-            ("identity", "not part of this release"),
+            ("identity:x", "write \"identity\" alone"),
+            ("tier:x", "write \"tier\" alone"),
+            ("jwt", "say which claim of the token"),
+            ("jwt:", "say which claim of the token"),
+            ("identiy", "did you mean \"identity\"?"),
+            ("api_key", "did you mean \"identity\"?"),
             ("X-Api-Key", "did you mean \"header:x-api-key\"?"),
             ("Authorization", "did you mean \"header:authorization\"?"),
             ("remote_addr", "did you mean \"ip\"?"),

@@ -103,11 +103,13 @@ fn load_from(path: &Path, text: Option<String>, options: &LoadOptions) -> Loaded
     let named = RefCell::default();
     let config = document.as_ref().and_then(|document| {
         let file = File::decode(document, &Reader::new(&findings))?;
+        let keys = build::identity::read_keys(&file, &mut sources, options, &findings);
         let builder = Builder {
             findings: &findings,
             sources: &sources,
             io: options.io,
             read: &named,
+            keys: keys.as_ref(),
         };
         build::build(&file, builder)
     });

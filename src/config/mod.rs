@@ -17,8 +17,10 @@ mod fingerprint;
 mod include;
 mod interpolate;
 mod items;
+mod key_file;
 mod key_source;
 mod load;
+mod moments;
 mod name;
 mod read;
 mod shape;
@@ -43,7 +45,9 @@ pub use dump::dump;
 pub use effective::Effective;
 pub use error::Diagnostic;
 pub use fingerprint::{Fingerprint, Look};
+pub use key_file::{Keys, KeysRead, Names, Seen, read_keys};
 pub use load::{LoadOptions, Loaded, load, load_text};
+pub use name::is_name;
 pub use summary::{schema, summary};
 pub use token::Token;
 
@@ -52,6 +56,7 @@ use http::{HeaderName, HeaderValue, StatusCode};
 use crate::answer;
 use crate::check::{Demand, KeySecret, OnStoreFailure, Policy};
 use crate::client;
+use crate::client::sent::Place as SentIn;
 use crate::route;
 use crate::shed;
 use crate::store::valkey::Address;
@@ -65,6 +70,8 @@ pub struct Config {
     pub listeners: Vec<Listener>,
     /// `[client_ip]`.
     pub client_ip: client::Settings,
+    /// `[identity]`.
+    pub identity: Identity,
     /// `[store]`.
     pub store: Store,
     /// `[upstreams]`, by name.
@@ -125,6 +132,26 @@ pub struct Listener {
     pub name: Arc<str>,
     /// Where it listens.
     pub address: SocketAddr,
+}
+
+/// `[identity]`. Nobody proves who they are by default.
+#[derive(Debug, Default)]
+pub struct Identity {
+    /// By an API key.
+    pub api_key: Option<ApiKeys>,
+}
+
+/// `[identity] api_key`.
+#[derive(Debug)]
+pub struct ApiKeys {
+    /// Where keys are sent.
+    pub sent_in: SentIn,
+    /// The file of their hashes.
+    pub file: PathBuf,
+    /// Who holds which; nobody any if the file was not to be read.
+    pub keys: Arc<Keys>,
+    /// What was read of the file, if it was.
+    pub seen: Option<Seen>,
 }
 
 /// `[store]`.

@@ -26,5 +26,10 @@ pub(super) fn bytes(path: &Path) -> io::Result<Vec<u8>> {
 
 /// A whole file of text.
 pub(super) fn text(path: &Path) -> io::Result<String> {
-    String::from_utf8(bytes(path)?).map_err(|_| io::Error::other("it is not UTF-8 text"))
+    bytes(path).and_then(utf8)
+}
+
+/// Bytes as text.
+pub(super) fn utf8(bytes: Vec<u8>) -> io::Result<String> {
+    String::from_utf8(bytes).map_err(|_| io::Error::other("it is not UTF-8 text"))
 }

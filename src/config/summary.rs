@@ -11,7 +11,7 @@ use super::units::duration_text;
 use super::{Action, Config, StoreKind, Target};
 use crate::check::{Demand, KeySource, Mode, Policy, Price, Scope, Unit};
 use crate::client::address::Prefixes;
-use crate::decide::{Anchor, Cost, Rule};
+use crate::decide::{Anchor, CalendarUnit, Cost, Rule};
 
 /// JSON Schema draft-07 of the file.
 #[must_use]
@@ -167,7 +167,10 @@ fn sentence(policy: &Policy, prefixes: Prefixes) -> String {
         Unit::ContentBytes => " bytes".to_owned(),
         Unit::Custom(name) => format!(" {name}"),
     };
-    let window = spaced(Duration::from_micros(limit.window_us.get()));
+    let window = match policy.rule.calendar() {
+        Some(calendar) => calendar.unit().as_str().to_owned(),
+        None => spaced(Duration::from_micros(limit.window_us.get())),
+    };
     let rule = bound(&policy.rule, &window);
     let mut text = format!(
         "{}: {}, {count}{unit} per {window}, {rule}, {}",
@@ -196,8 +199,16 @@ fn bound(rule: &Rule, window: &str) -> String {
     match rule {
         Rule::FixedWindow(rule) => {
             let begin = match rule.anchor() {
-                Anchor::Epoch => "by the clock",
-                Anchor::FirstRequest => "from a caller's first request",
+                Anchor::Epoch => "by the clock".to_owned(),
+                Anchor::FirstRequest => "from a caller's first request".to_owned(),
+                Anchor::Calendar(calendar) => {
+                    let edges = match calendar.unit() {
+                        CalendarUnit::Day => "from midnight to midnight",
+                        CalendarUnit::Week => "from Monday to Monday",
+                        CalendarUnit::Month => "from the first to the first",
+                    };
+                    format!("{edges} in {}", calendar.zone())
+                }
             };
             format!("counted {begin}, up to {twice} across an edge")
         }

@@ -310,6 +310,7 @@ fn sounds_secret(key: &str) -> bool {
         "api-key",
         "api_key",
         "apikey",
+        "sha256",
     ]
     .iter()
     .any(|word| key.contains(word))

@@ -6,8 +6,8 @@ use super::decode::{Decode, Reader};
 use super::error::{Code, Finding};
 use super::shape::Shape;
 use super::tree::{Node, Value};
-use super::units;
-use crate::decide::Limit;
+use super::units::{self, Rate};
+use crate::check::NewLimit;
 
 /// A whole number from `MIN` to `MAX`.
 #[derive(Clone, Copy, Debug)]
@@ -162,9 +162,9 @@ impl Decode for Percent {
     }
 }
 
-impl Decode for Limit {
+impl Decode for Rate {
     fn shape() -> Shape {
-        Shape::Text("^[0-9_]+/[0-9_]*(ms|s|min|m|h|d)$")
+        Shape::Text("^[0-9_]+/([0-9_]*(ms|s|min|m|h|d)|month)$")
     }
 
     fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
@@ -182,7 +182,7 @@ impl Decode for Limit {
             _ => reader.text(node, "a rate such as \"100/min\"")?,
         };
         match units::rate(text) {
-            Ok(limit) => Some(limit),
+            Ok(rate) => Some(rate),
             Err(refusal) if refusal.out_of_bounds => {
                 reader.refuse(Code::E021, node, refusal);
                 None
@@ -196,6 +196,19 @@ impl Decode for Limit {
                 reader.report(finding.help(refusal.help.unwrap_or_default()));
                 None
             }
+        }
+    }
+}
+
+impl Decode for NewLimit {
+    fn shape() -> Shape {
+        Shape::AnyOf(vec![Rate::shape(), Units::shape()])
+    }
+
+    fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
+        match &node.value {
+            Value::Whole(_) => Units::decode(node, reader).map(|count| Self::Count(count.0)),
+            _ => Rate::decode(node, reader).map(|rate| Self::Rate(rate.limit)),
         }
     }
 }

@@ -6,7 +6,7 @@ use super::ClientIpInLogs;
 use super::decode::words;
 use crate::answer::{Legacy, UpstreamFields, When};
 use crate::check::{Mode, OnMissingKey, OnStoreFailure, Scope};
-use crate::decide::Anchor;
+use crate::decide::CalendarUnit;
 use crate::shed::Priority;
 
 /// `mode` of the top level.
@@ -88,7 +88,7 @@ words!(Builtin { "echo" => Self::Echo });
 words!(Balance { "round-robin" => Self::RoundRobin });
 words!(RateLimitFields { "draft" => Self::Draft, "off" => Self::Off });
 words!(LogFormat { "json" => Self::Json, "text" => Self::Text });
-words!(Anchor { "epoch" => Self::Epoch, "first-request" => Self::FirstRequest });
+words!(CalendarUnit { "day" => Self::Day, "week" => Self::Week, "month" => Self::Month });
 words!(OnMissingKey { "skip" => Self::Skip, "deny" => Self::Deny, "empty" => Self::Empty });
 words!(OnStoreFailure { "allow" => Self::Allow, "deny" => Self::Deny, "local" => Self::Local });
 words!(Scope { "shared" => Self::Shared, "local" => Self::Local });

@@ -5,6 +5,7 @@
 
 pub mod all;
 pub mod bucket;
+pub mod calendar;
 mod exact;
 pub mod fixed_window;
 mod leaky_bucket;
@@ -16,6 +17,7 @@ mod token_bucket;
 use std::num::{NonZeroU32, NonZeroU64};
 
 pub use all::{Ask, decide_all};
+pub use calendar::{Calendar, CalendarUnit};
 pub use fixed_window::{Anchor, FixedWindow};
 pub use leaky_bucket::LeakyBucket;
 pub use sliding_counter::SlidingCounter;
@@ -214,6 +216,15 @@ impl Rule {
             Self::TokenBucket(rule) => rule.burst(),
             Self::LeakyBucket(rule) => rule.burst(),
             _ => self.limit().count.get(),
+        }
+    }
+
+    /// The calendar that its windows are aligned to, if they are to one.
+    #[must_use]
+    pub fn calendar(&self) -> Option<&Calendar> {
+        match self {
+            Self::FixedWindow(rule) => rule.calendar(),
+            _ => None,
         }
     }
 

@@ -1,4 +1,4 @@
-//! From a request's head to what becomes of it. The way of a request, in order: client, route, check, decide.
+//! From a request's head to what becomes of it. The way of a request, in order: client, route, identity, check, decide.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -85,6 +85,9 @@ async fn decide<'g>(
     ctx.route = Some(Arc::clone(matched.route));
     // Before anything is charged.
     ctx.load = Some(take_place(gateway, matched.route)?);
+    ctx.identity = gateway
+        .callers
+        .identify(&view, ctx.client, gateway.metrics.families());
     let caller = Caller {
         request: view,
         client_ip: ctx.client.ip,

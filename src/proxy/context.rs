@@ -84,6 +84,8 @@ pub struct Denied {
 pub struct Forwarding {
     /// When it was handed on.
     pub started: Option<Instant>,
+    /// When all of it was.
+    pub sent: Option<Instant>,
     /// The server.
     pub server: Option<std::net::SocketAddr>,
     /// How often another server was tried, since one could not be connected to.

@@ -14,7 +14,7 @@ use pingora::{Error, ErrorSource, ErrorType};
 use super::context::Context;
 use super::gateway::Gateway;
 use crate::answer;
-use crate::client::forwarded;
+use crate::client::{self, forwarded};
 use crate::clock::monotonic_now;
 use crate::config::{Action, Upstream};
 use crate::record::metrics::CodeClass;
@@ -128,7 +128,7 @@ pub fn request_head(
         // Nobody reads a cost in what is compressed.
         forwarded_head.remove_header(&ACCEPT_ENCODING);
     }
-    drop_look_alikes(forwarded_head);
+    drop_look_alikes(forwarded_head, &ctx.gateway.config.client_ip);
     forwarded_head.insert_header(X_REQUEST_ID.as_str(), ctx.request_id.clone())?;
     if let Some(host) =
         upstream(&ctx.gateway, ctx).and_then(|(_, upstream)| upstream.host_header.as_ref())
@@ -144,14 +144,15 @@ pub fn request_head(
 
 /// Takes away what an application behind CGI or WSGI could not tell from the fields that say who calls: there an
 /// underscore is a hyphen.
-fn drop_look_alikes(head: &mut RequestHeader) {
+fn drop_look_alikes(head: &mut RequestHeader, settings: &client::Settings) {
     let look_alikes: Vec<_> = head
         .headers
         .keys()
         .filter(|name| name.as_str().as_bytes().contains(&b'_'))
         .filter(|name| {
             let read = name.as_str().replace('_', "-");
-            TOLD_BY_US.contains(&read.as_str())
+            let tier = settings.tier_header.as_ref();
+            TOLD_BY_US.contains(&read.as_str()) || tier.is_some_and(|tier| tier.as_str() == read)
         })
         .cloned()
         .collect();
@@ -208,6 +209,7 @@ pub fn response_head(
         return Ok(());
     }
     ctx.upstream.status = Some(head.status);
+    has_answered(ctx);
     if head.version < http::Version::HTTP_11 {
         // The version is ours: that of the upstream says nothing of this connection.
         head.set_version(http::Version::HTTP_11);
@@ -234,6 +236,24 @@ pub fn response_head(
         }
     }
     Ok(())
+}
+
+/// All of the request was handed on.
+pub fn has_sent(ctx: &mut Context) {
+    ctx.upstream.sent.get_or_insert_with(monotonic_now);
+}
+
+/// The upstream began its answer, or was given up: from here on it is not asked anything. What it took to get the request
+/// from the client is not its time.
+pub fn has_answered(ctx: &mut Context) {
+    if let Some(place) = &mut ctx.load {
+        place.rest();
+    }
+    if let Some(since) = ctx.upstream.sent.or(ctx.upstream.started) {
+        let now = monotonic_now();
+        let took = now.saturating_duration_since(since);
+        ctx.gateway.load.answered(now, took);
+    }
 }
 
 /// Puts our fields beside those of the upstream. Returns whether its own were malformed.
@@ -316,5 +336,5 @@ pub fn ip_of(address: Option<&pingora::protocols::l4::socket::SocketAddr>) -> Op
     address
         .and_then(|address| address.as_inet())
         .map(SocketAddr::ip)
-        .map(crate::client::address::canonical)
+        .map(client::address::canonical)
 }

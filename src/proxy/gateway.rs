@@ -9,13 +9,14 @@ use arc_swap::ArcSwap;
 use http::{HeaderMap, StatusCode};
 use tracing::{info, warn};
 
+use super::callers::Callers;
 use super::context::Context;
 use super::pool::Pool;
 use super::settle::Unsettled;
 use super::wait::Room;
 use crate::answer;
 use crate::check::{Demand, KeySecret};
-use crate::clock::{Clock, wall_now_us};
+use crate::clock::{Clock, monotonic_now, wall_now_us};
 use crate::config::{Config, StoreKind, Target};
 use crate::decide::Rule;
 use crate::record::access_log::AccessLog;
@@ -37,6 +38,8 @@ pub struct Gateway {
     pub metrics: Metrics,
     /// What is logged.
     pub access_log: Arc<AccessLog>,
+    /// What callers prove who they are by.
+    pub callers: Callers,
     /// The servers of the upstreams, by position.
     pub pools: Box<[Pool]>,
     /// The requests in flight, and how many there may be.
@@ -100,10 +103,11 @@ impl Gateway {
         }
         let gateway = Self {
             limiter: Arc::new(Limiter::new(local, shared)),
+            callers: Callers::of(&config, metrics.families()),
             metrics,
             access_log: Arc::new(AccessLog::new(config.logs.json)),
             pools: pools(&config),
-            load: Load::new(config.load_shedding),
+            load: Load::new(config.load_shedding, monotonic_now()),
             room: Room::new(config.server.max_waiting),
             unqueued: unqueued(&config),
             unsettled: Unsettled::default(),
@@ -126,6 +130,7 @@ impl Gateway {
         self.load.apply(config.load_shedding);
         Self {
             limiter: Arc::clone(&self.limiter),
+            callers: Callers::of(&config, self.metrics.families()),
             metrics: self.metrics.renewed(&labels(&config)),
             access_log: Arc::clone(&self.access_log),
             pools: pools(&config),

@@ -178,6 +178,7 @@ fn append(
             let spent = ctx.spent(ruling.check.policy);
             spent.unwrap_or(ruling.check.cost).units()
         }),
+        tier: ctx.identity.tier.as_deref(),
         key_hash: telling.map(|ruling| ruling.check.entity.short_hash()),
         user_agent: &user_agent,
         error: ctx.error,

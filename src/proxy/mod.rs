@@ -5,6 +5,7 @@ pub mod admit;
 mod again;
 mod bind;
 mod body;
+pub mod callers;
 pub mod connections;
 pub mod context;
 pub mod files;
@@ -37,7 +38,7 @@ use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::modules::http::HttpModules;
 use pingora::prelude::HttpPeer;
 use pingora::proxy::{FailToProxy, ProxyHttp, Session};
-use pingora::{Error, ErrorType};
+use pingora::{Error, ErrorSource, ErrorType};
 
 use crate::clock::monotonic_now;
 use crate::config::{Action, Target};
@@ -132,6 +133,7 @@ impl ProxyHttp for Proxy {
     ) -> pingora::Result<()> {
         if end_of_stream {
             guarded::body_is_read(session.downstream_session.stream());
+            forward::has_sent(ctx);
         }
         body::put_begun(&mut ctx.body_begun, body);
         // A tunnel's bytes are no body.
@@ -232,6 +234,13 @@ impl ProxyHttp for Proxy {
         let fault = guarded::fault(session.downstream_session.stream());
         ctx.error
             .get_or_insert(fault.map_or(error.etype().as_str(), Fault::as_str));
+        if ctx.upstream.status.is_none()
+            && *error.esource() == ErrorSource::Upstream
+            && *error.etype() == ErrorType::ReadTimedout
+        {
+            // As slow as that, at least.
+            forward::has_answered(ctx);
+        }
         let status = match fault {
             Some(Fault::BodyTimeout) => Some(StatusCode::REQUEST_TIMEOUT),
             _ => forward::status_of(error),
@@ -311,8 +320,15 @@ async fn wait_turn(
         .max_by_key(|ruling| ruling.decision.delay_us)
         .and_then(|ruling| gateway.metrics.policy(ruling.check.policy.index));
     let _depth = slowest.map(|policy| context::Gauged::new(&policy.queue_depth));
+    // Meanwhile it asks nothing of an upstream.
+    if let Some(place) = &mut ctx.load {
+        place.rest();
+    }
     let began = monotonic_now();
     let turn = wait::turn(session, delay).await;
+    if let Some(place) = &mut ctx.load {
+        place.wake();
+    }
     ctx.queued = monotonic_now().saturating_duration_since(began);
     ctx.place = None;
     if let Some(policy) = slowest {

@@ -30,7 +30,7 @@ use super::listen::Edge;
 use super::pool::Pool;
 use super::reload::Reloader;
 use super::stop::{End, Signals, drain};
-use super::watch::watch;
+use super::watch::{LOOK_EVERY, watch};
 use crate::admin::Control;
 use crate::admin::api::Api;
 use crate::admin::probes::Probes;
@@ -257,6 +257,7 @@ impl BackgroundService for Background {
         tokio::spawn(flush(Arc::clone(&gateway)));
         tokio::spawn(sweep(Arc::clone(&gateway)));
         tokio::spawn(resolve(self.current.clone()));
+        tokio::spawn(look_at_keys(self.current.clone()));
         if let Some((reloader, fingerprint)) = &self.watch {
             tokio::spawn(watch(Arc::clone(reloader), fingerprint.clone()));
         }
@@ -305,6 +306,18 @@ async fn sweep(gateway: Arc<Gateway>) {
         for _ in 0..store.len().div_ceil(SWEEP_PART).min(SWEEP_PARTS) {
             store.sweep(SWEEP_PART);
             yield_now().await;
+        }
+    }
+}
+
+async fn look_at_keys(current: Current) {
+    let mut tick = interval(LOOK_EVERY);
+    loop {
+        tick.tick().await;
+        let gateway = current.get();
+        let looked = tokio::task::spawn_blocking(move || gateway.callers.look_again(&gateway));
+        if looked.await.is_err() {
+            warn!("looking at the files of keys failed");
         }
     }
 }

@@ -11,7 +11,7 @@ use super::reload::Reloader;
 use crate::config::{Fingerprint, Look};
 
 /// How often the files are looked at. None of them is opened for it.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+pub(super) const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// After how many looks they are read all the same: not every file system tells of a change.
 const READ_EVERY: u32 = 60;
@@ -58,7 +58,8 @@ impl Watch {
 }
 
 /// When looking is enough.
-struct Looks<L> {
+#[derive(Debug)]
+pub(super) struct Looks<L> {
     /// How the files looked the last time.
     seen: Option<L>,
     /// How often they were looked at since they were read.
@@ -66,7 +67,7 @@ struct Looks<L> {
 }
 
 impl<L: Eq> Looks<L> {
-    const fn new() -> Self {
+    pub(super) const fn new() -> Self {
         Self {
             seen: None,
             count: 0,
@@ -75,7 +76,7 @@ impl<L: Eq> Looks<L> {
 
     /// Whether the files are to be read, which look like `now`; `differ` is whether they did otherwise when they were
     /// last read.
-    fn tell_to_read(&mut self, differ: bool, now: L) -> bool {
+    pub(super) fn tell_to_read(&mut self, differ: bool, now: L) -> bool {
         self.count = self.count.saturating_add(1);
         let due = differ || self.count >= READ_EVERY;
         // The same twice: whoever writes a file has finished.

@@ -94,6 +94,9 @@ pub struct Entry<'a> {
     /// Units that the policy took.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<u64>,
+    /// The plan that the caller is on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tier: Option<&'a str>,
     /// Whom the policy counted, as in the store, shortened.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_hash: Option<String>,
@@ -202,6 +205,7 @@ fn text(entry: &Entry<'_>) -> String {
     say("source", entry.source.as_ref().map(|v| v as _));
     say("remaining", entry.remaining.as_ref().map(|v| v as _));
     say("retry_after", entry.retry_after_s.as_ref().map(|v| v as _));
+    say("tier", entry.tier.as_ref().map(|v| v as _));
     say("key", entry.key_hash.as_ref().map(|v| v as _));
     say("queue_ms", entry.queue_ms.as_ref().map(|v| v as _));
     say("upstream", entry.upstream.as_ref().map(|v| v as _));

@@ -37,7 +37,9 @@ const FLOORS: [(&str, &[&str]); 15] = [
     ),
     (
         "cli",
-        &["proxy", "config", "store", "check", "decide", "clock"],
+        &[
+            "proxy", "config", "store", "check", "decide", "clock", "client",
+        ],
     ),
     ("lib", &[]),
 ];

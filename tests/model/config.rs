@@ -481,7 +481,7 @@ fn what_belongs_to_a_later_release_is_told_as_such() {
         ),
         ("[upstreams.x]\nbuiltin = \"echo\"\n", "health"),
         ("[store]\n", "pool"),
-        ("", "identity"),
+        ("", "tiers"),
         (
             "[routes.x]\nmatch = { path = \"/x\" }\nrespond = {}\n",
             "cors",
@@ -710,6 +710,115 @@ fn rates_are_counts_over_windows() {
         let limit = config.policies[0].rule.limit();
         assert_eq!(limit.count.get(), count, "{rate}");
         assert_eq!(limit.window_us.get(), window_ms * 1_000, "{rate}");
+    }
+}
+
+#[test]
+fn a_calendar_has_the_windows_of_its_unit_and_another_one_starts_afresh() {
+    let with = |limit: &str, anchor: &str| {
+        let text = with_policy(&format!(
+            "kind = \"fixed-window\"\nlimit = \"{limit}\"\nkey = \"ip\"\nanchor = {anchor}\n"
+        ));
+        let config = accepted(&text);
+        let sentence = summary(&read(&text)).unwrap();
+        (config.policies[0].clone(), sentence)
+    };
+    const DAY_US: u64 = 86_400_000_000;
+    let rows = [
+        (
+            "10/d",
+            "{ calendar = \"day\", tz = \"Europe/Berlin\" }",
+            1,
+            "10 per day, counted from midnight to midnight in Europe/Berlin, up to 20 across an edge",
+        ),
+        (
+            "10/24h",
+            "{ calendar = \"day\", tz = \"UTC\" }",
+            1,
+            "10 per day, counted from midnight to midnight in UTC",
+        ),
+        (
+            "10/7d",
+            "{ calendar = \"week\", tz = \"UTC\" }",
+            7,
+            "10 per week, counted from Monday to Monday in UTC",
+        ),
+        (
+            "10/month",
+            "{ calendar = \"month\", tz = \"UTC\" }",
+            31,
+            "10 per month, counted from the first to the first in UTC",
+        ),
+        (
+            "1_000/month",
+            "{ calendar = \"month\", tz = \"Asia/Kathmandu\" }",
+            31,
+            "1000 per month",
+        ),
+        ("10/d", "\"epoch\"", 1, "10 per 1 d, counted by the clock"),
+    ];
+    let mut generations = BTreeSet::new();
+    for (limit, anchor, days, expected) in rows {
+        let (policy, sentence) = with(limit, anchor);
+        assert_eq!(
+            policy.rule.limit().window_us.get(),
+            days * DAY_US,
+            "{anchor}"
+        );
+        assert!(sentence.contains(expected), "{anchor}: {sentence}");
+        assert!(
+            generations.insert(policy.generation.0),
+            "{anchor} goes on with another's usage"
+        );
+    }
+    let (edited, _) = with("99/d", rows[0].1);
+    assert!(
+        generations.contains(&edited.generation.0),
+        "another count starts afresh"
+    );
+}
+
+#[test]
+fn a_month_is_a_window_of_a_calendar_alone() {
+    let month = "limit = \"10/month\"\nkey = \"ip\"\n";
+    for (policy, expected) in [
+        ("kind = \"fixed-window\"\n", &[Code::E044][..]),
+        ("kind = \"token-bucket\"\n", &[Code::E044]),
+        (
+            "kind = \"fixed-window\"\nanchor = \"first-request\"\n",
+            &[Code::E044],
+        ),
+        (
+            "kind = \"fixed-window\"\nanchor = { calendar = \"day\", tz = \"UTC\" }\n",
+            &[Code::E044],
+        ),
+        // One mistake at a time: with the time zone it is right.
+        (
+            "kind = \"fixed-window\"\nanchor = { calendar = \"month\", tz = \"utc\" }\n",
+            &[Code::E044],
+        ),
+        (
+            "kind = \"token-bucket\"\nanchor = { calendar = \"month\", tz = \"UTC\" }\n",
+            &[Code::E030, Code::E044],
+        ),
+        (
+            "kind = \"fixed-window\"\nanchor = { calendar = \"month\", tz = \"UTC\" }\n",
+            &[],
+        ),
+    ] {
+        let mut found = codes(&read(&with_policy(&format!("{policy}{month}"))));
+        found.sort();
+        assert_eq!(found, expected, "{policy}");
+    }
+    for limit in ["10/31d", "10/d"] {
+        let text = format!(
+            "kind = \"fixed-window\"\nanchor = {{ calendar = \"month\", tz = \"UTC\" }}\nlimit = \"{limit}\"\nkey = \"ip\"\n"
+        );
+        assert_eq!(codes(&read(&with_policy(&text))), [Code::E044], "{limit}");
+    }
+    for limit in ["0/month", "1000000000001/month"] {
+        let text = format!("kind = \"sliding-log\"\nlimit = \"{limit}\"\nkey = \"ip\"\n");
+        assert_eq!(codes(&read(&with_policy(&text))), [Code::E026], "{limit}");
     }
 }
 

@@ -12,6 +12,7 @@ mod support;
 
 mod answers;
 mod architecture;
+mod calendar;
 mod cases;
 mod client;
 mod commands;

@@ -119,7 +119,7 @@ fn rule_of(kinds: &'static [usize]) -> impl Strategy<Value = Rule> {
 }
 
 /// Kinds as [`random_rule`] numbers them.
-const ALL: &[usize] = &[0, 1, 2, 3, 4, 5, 6];
+const ALL: &[usize] = &[0, 1, 2, 3, 4, 5, 6, 7];
 
 fn history_of(kinds: &'static [usize]) -> impl Strategy<Value = History> {
     (
@@ -285,7 +285,7 @@ proptest! {
 
     #[test]
     fn nobody_gains_by_a_clock_that_steps_back(
-        history in history_of(&[0, 1, 2, 5]), back in 0..10 * DAY_US,
+        history in history_of(&[0, 1, 2, 5, 7]), back in 0..10 * DAY_US,
     ) {
         play(&history, |kept, now, cost| {
             let before = kept.peek(now, 0).1.remaining;
@@ -303,7 +303,7 @@ proptest! {
     }
 
     #[test]
-    fn one_cost_of_n_is_n_of_one(rule in rule_of(&[0, 1, 2, 3, 4, 5]), many in 1..50_u64) {
+    fn one_cost_of_n_is_n_of_one(rule in rule_of(&[0, 1, 2, 3, 4, 5, 7]), many in 1..50_u64) {
         let n = many.min(rule.capacity());
         let mut at_once = Kept { rule: &rule, state: None };
         let mut one_by_one = Kept { rule: &rule, state: None };
@@ -368,9 +368,11 @@ proptest! {
             let expected = before.saturating_sub(spent);
             // To charge looks at parts of a tick, to look does not.
             prop_assert!(left.remaining == expected || (left.remaining == expected + 1 && tick_us(&history.rule) > 1));
-            // Debt goes as usage does.
-            let after = settle(spent);
-            prop_assert_eq!(after.peek(now + left.reset_after_us, 0).1.remaining, history.rule.capacity());
+            // Debt goes as usage does; the clock stands still where it cannot be counted any further.
+            let paid_at = now + left.reset_after_us;
+            if paid_at <= EXACT_MAX {
+                prop_assert_eq!(settle(spent).peek(paid_at, 0).1.remaining, history.rule.capacity());
+            }
             Ok(())
         })?;
     }
@@ -378,7 +380,7 @@ proptest! {
     // Not of windows from the first request on: what is given back has still begun one.
     #[test]
     fn a_refund_never_leaves_more_than_if_nothing_had_been_charged(
-        history in history_of(&[0, 2, 3, 4, 5, 6]), between in 0..5_000_000_u64, other in 0..5_u64, later in 0..5_000_000_u64,
+        history in history_of(&[0, 2, 3, 4, 5, 6, 7]), between in 0..5_000_000_u64, other in 0..5_u64, later in 0..5_000_000_u64,
     ) {
         play(&history, |kept, now, cost| {
             let mut charged = Kept { rule: kept.rule, state: kept.state.clone() };
@@ -470,11 +472,11 @@ proptest! {
 
     #[test]
     fn an_edit_keeps_what_was_used(
-        history in history_of(&[0, 1, 2, 3, 4, 5]), count in 1..2_000_u64, burst in 1..2_000_u64,
+        history in history_of(&[0, 1, 2, 3, 4, 5, 7]), count in 1..2_000_u64, burst in 1..2_000_u64,
     ) {
         let limit = limit(count, history.rule.limit().window_us.get());
         let edited = match &history.rule {
-            Rule::FixedWindow(r) => Rule::FixedWindow(FixedWindow::new(limit, r.anchor()).unwrap()),
+            Rule::FixedWindow(r) => Rule::FixedWindow(FixedWindow::new(limit, r.anchor().clone()).unwrap()),
             Rule::SlidingLog(_) => Rule::SlidingLog(SlidingLog::new(limit).unwrap()),
             Rule::SlidingCounter(r) => Rule::SlidingCounter(SlidingCounter::new(limit, r.strict()).unwrap()),
             _ => match TokenBucket::new(limit, whole(burst)) {

@@ -1,6 +1,6 @@
 //! Each kind as its definition has it: a sum over all that was allowed, in fractions, by brute force.
 
-use tollgate::decide::{Anchor, Rule};
+use tollgate::decide::{Anchor, Rule, Timestamp};
 
 /// Units times the window in microseconds: fractions of a unit without rounding.
 pub(crate) struct Fraction;
@@ -34,7 +34,16 @@ impl Definition<'_> {
         };
         let wide = u128::from(window);
         match self.rule {
-            Rule::FixedWindow(rule) if rule.anchor() == Anchor::Epoch => {
+            Rule::FixedWindow(rule) if rule.calendar().is_some() => {
+                let start = |t| {
+                    let window = rule
+                        .calendar()
+                        .map(|it| it.window_at(Timestamp::from_micros(t)));
+                    window.map(|it| it.start)
+                };
+                sum(&|t| start(t) == start(now)) * wide
+            }
+            Rule::FixedWindow(rule) if *rule.anchor() == Anchor::Epoch => {
                 sum(&|t| t / window == now / window) * wide
             }
             Rule::FixedWindow(_) => {

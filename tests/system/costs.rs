@@ -4,7 +4,6 @@ use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::sync::{Arc, Barrier};
 use std::thread;
-use std::time::Duration;
 
 use crate::support::gateway::{Gateway, free_address, secret_file};
 use crate::support::http::{Connection, Response};

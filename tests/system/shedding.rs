@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -9,8 +10,8 @@ use crate::support::gateway::Gateway;
 use crate::support::http::{Connection, Response};
 use crate::support::origin::Origin;
 
-const IN_FLIGHT: &str = "tollgate_load_in_flight_requests";
-const LIMIT: &str = "tollgate_load_limit";
+const IN_FLIGHT: &str = "tollgate_load_requests{state=\"in_flight\"}";
+const LIMIT: &str = "tollgate_load_limit{state=\"in_flight\"}";
 
 const PRIORITIES: [&str; 3] = ["high", "normal", "low"];
 
@@ -252,6 +253,78 @@ fn who_leaves_in_the_middle_leaves_no_place_taken() {
     await_in_flight(&gateway, 31);
     held.clear();
     await_in_flight(&gateway, 0);
+}
+
+#[test]
+fn while_upstreams_are_slow_fewer_are_let_in_and_high_is_always() {
+    const UNANSWERED_MAX: &str = "tollgate_load_limit{state=\"unanswered\"}";
+    let origin = Origin::start_forgetful();
+    let shedding = format!("{}\ntarget_latency = \"100ms\"", most(200));
+    let gateway = Gateway::start(&config(&origin, &shedding));
+    assert!((gateway.metric(UNANSWERED_MAX) - 200.0).abs() < f64::EPSILON);
+    let (slow, over) = (AtomicBool::new(true), AtomicBool::new(false));
+    let work = |priority: &str| {
+        let mut connection = Connection::open(gateway.address);
+        while !over.load(Ordering::SeqCst) {
+            let takes = if slow.load(Ordering::SeqCst) { 400 } else { 20 };
+            let answer = connection.ask("GET", &format!("/{priority}/slow/{takes}"), &[]);
+            match answer.status {
+                200 => {}
+                503 if priority != "high" => thread::park_timeout(Duration::from_millis(20)),
+                other => panic!("{other} was answered to {priority}"),
+            }
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..40 {
+            scope.spawn(|| work("normal"));
+        }
+        for _ in 0..5 {
+            scope.spawn(|| work("high"));
+        }
+        // Whatever is done: else nobody would see how the upstream is.
+        gateway.await_metric(UNANSWERED_MAX, 10.0);
+        while gateway.metric(&shed("normal", "latency")) < 1.0 {
+            thread::park_timeout(Duration::from_millis(10));
+        }
+        slow.store(false, Ordering::SeqCst);
+        // All of them fit again.
+        while gateway.metric(UNANSWERED_MAX) < 45.0 {
+            thread::park_timeout(Duration::from_millis(10));
+        }
+        over.store(true, Ordering::SeqCst);
+    });
+    for priority in PRIORITIES {
+        assert!(gateway.metric(&shed(priority, "in_flight")).abs() < f64::EPSILON);
+    }
+    await_in_flight(&gateway, 0);
+    gateway.await_metric("tollgate_load_requests{state=\"unanswered\"}", 0.0);
+}
+
+#[test]
+fn who_waits_for_its_turn_or_reads_its_answer_is_not_unanswered() {
+    const UNANSWERED: &str = "tollgate_load_requests{state=\"unanswered\"}";
+    let origin = Origin::start();
+    let gateway = Gateway::start(&config(&origin, &most(100)));
+    let mut held = Vec::new();
+    hold(&gateway, &mut held, 5);
+    gateway.await_metric(UNANSWERED, 0.0);
+    let mut ask = |target: &str| {
+        let mut connection = Connection::open(gateway.address);
+        connection
+            .send(format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n"))
+            .unwrap();
+        held.push(connection);
+    };
+    ask("/low/stream/600");
+    await_in_flight(&gateway, 6);
+    gateway.await_metric(UNANSWERED, 0.0);
+    ask("/low/slow/60000");
+    await_in_flight(&gateway, 7);
+    gateway.await_metric(UNANSWERED, 1.0);
+    drop(held);
+    await_in_flight(&gateway, 0);
+    gateway.await_metric(UNANSWERED, 0.0);
 }
 
 #[test]

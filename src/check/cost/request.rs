@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderName};
 use super::json::{Json, Malformed, Scalar, See, Token};
 use super::pointer::{Pointer, Walk};
 use super::{TOKEN_MAX, Tariff, graphql, is_encoded, is_json, media_type};
-use crate::check::read::queries;
+use crate::client::sent::queries;
 use crate::decide::Cost;
 use crate::request::RequestView;
 

@@ -120,6 +120,8 @@ impl Builder<'_> {
                 ipv4: bits(value(&written.ipv4_prefix)?.0)?,
                 ipv6: bits(value(&written.ipv6_prefix)?.0)?,
             },
+            tier_header: (file.identity.as_ref())
+                .and_then(|identity| value(&identity.value.tier_header)),
         })
     }
 

@@ -139,15 +139,17 @@ impl Builder<'_> {
             })
             .collect();
         self.warn_of_two_queues(name, at.place, &known);
-        // A guard holds whatever the client sends. One that stands behind another in a `first_of` does not.
+        // A guard holds whatever the client sends. One that stands behind another in a `first_of` does not, and one
+        // that is skipped without its key does where another stands in.
         let is_guard = |built: &&Built<'_>| built.enforced() && !built.escapable();
-        let guarded = known
-            .iter()
-            .any(|uses| !uses.is_empty() && uses.iter().all(is_guard));
+        let guarded = known.iter().any(|uses| {
+            uses.iter().all(is_guard) && uses.last().is_some_and(|last| !last.skippable())
+        });
         if guarded || !items.complete {
             return;
         }
         let cure = cure(&known);
+        self.warn_of_strangers(name, at.place, &known, &cure);
         let mut escapable = known.iter().flatten().filter(|built| {
             value(&built.written.mode) != Some(Mode::Off)
                 && built.sources().next().is_some()
@@ -174,6 +176,32 @@ impl Builder<'_> {
             if value(&built.written.mode) != Some(Mode::Off) {
                 self.warn_path_key(name, built, &cure);
             }
+        }
+    }
+
+    /// Who shows no key and no token is limited by nothing.
+    fn warn_of_strangers(&self, name: &str, place: Place, known: &[Vec<&Built<'_>>], cure: &str) {
+        let mut skipped = known
+            .iter()
+            .filter_map(|uses| uses.last())
+            .filter(|built| built.enforced() && !built.escapable() && built.skippable());
+        let lacks = |built: &Built<'_>| {
+            let mut sources = built.sources().map(|source| &source.value);
+            sources.find(|source| source.can_be_missing()).cloned()
+        };
+        if let Some((built, source)) = skipped.find_map(|built| Some((built, lacks(built)?))) {
+            self.findings.add(
+                Finding::new(
+                    Code::W217,
+                    place,
+                    format!(
+                        "route `{name}` limits nobody who leaves out what proves who calls: policy `{}` is skipped \
+                         without `{source}`",
+                        built.name
+                    ),
+                )
+                .help(format!("{cure}, or write on_missing_key = \"deny\" or \"empty\" there")),
+            );
         }
     }
 
@@ -207,7 +235,7 @@ fn cure(known: &[Vec<&Built<'_>>]) -> String {
     let guard = known
         .iter()
         .flatten()
-        .find(|built| !built.escapable() && built.sources().next().is_some());
+        .find(|built| !built.escapable() && !built.skippable() && built.sources().next().is_some());
     match guard {
         Some(built) if built.enforced() => format!(
             "name policy `{}` beside `first_of`, not in it: there another is taken before it",

@@ -2,8 +2,10 @@
 
 mod admin;
 mod answers;
+mod calendars;
 mod cost;
 mod gateway;
+pub(super) mod identity;
 mod idle;
 mod lints;
 mod path;
@@ -31,6 +33,10 @@ use super::file::File;
 use super::read;
 use super::source::{Place, Sources};
 
+/// What to do about a file that cannot be read where the configuration is checked, and not run.
+pub(super) const WITHOUT_FILES: &str =
+    "to check without the files that settings name: tollgate check --no-io";
+
 /// What every part of the building needs.
 #[derive(Clone, Copy)]
 pub(crate) struct Builder<'a> {
@@ -40,6 +46,8 @@ pub(crate) struct Builder<'a> {
     pub(crate) io: bool,
     /// Those that were, or were to be.
     pub(crate) read: &'a RefCell<Vec<PathBuf>>,
+    /// The file of API keys, where the configuration names one.
+    pub(crate) keys: Option<&'a identity::ReadKeys>,
 }
 
 /// Builds the configuration; `None`, with the reasons among the findings, if something is wrong.
@@ -52,6 +60,7 @@ pub(crate) fn build(file: &File, builder: Builder<'_>) -> Option<Config> {
     let upstreams = builder.upstreams(file);
     let rejects = builder.rejects(file);
     let policies = builder.policies(file, store.as_ref());
+    let identity = builder.identity(file, &policies);
     let routes = builder.routes(file, &policies);
     let load_shedding = builder.load_shedding(file);
     let headers = builder.headers(file);
@@ -72,6 +81,7 @@ pub(crate) fn build(file: &File, builder: Builder<'_>) -> Option<Config> {
         server: server?,
         listeners: listeners?,
         client_ip: client_ip?,
+        identity: identity?,
         store: store?,
         upstreams: upstreams?,
         policies: policies.finished()?,
@@ -127,7 +137,7 @@ impl Builder<'_> {
                     Code::E051,
                     path.place,
                     format!("{} cannot be read: {error}", resolved.display()),
-                    "to check without the files that settings name: tollgate check --no-io",
+                    WITHOUT_FILES,
                 );
             })
             .ok()

@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use super::answers::DEFAULT;
+use super::calendars::Calendars;
 use super::routes::uses_of;
 use super::{Builder, by_name, non_zero, value};
 use crate::check::outcome::Statuses;
@@ -20,10 +21,11 @@ use crate::config::error::{Code, Finding};
 use crate::config::file::{File, GlobalMode, Kind, Policy as Written, Reject};
 use crate::config::items::Count;
 use crate::config::key_source::is_unverified;
+use crate::config::moments::AnchorAt;
 use crate::config::source::Place;
 use crate::config::wire::StatusItem;
 use crate::decide::{
-    Anchor, FixedWindow, LeakyBucket, Rule, SlidingCounter, SlidingLog, TokenBucket, TooLarge,
+    FixedWindow, LeakyBucket, Rule, SlidingCounter, SlidingLog, TokenBucket, TooLarge,
 };
 
 /// What the generation of a state covers first: a change of the states' format makes all of them new.
@@ -74,6 +76,12 @@ impl Built<'_> {
         })
     }
 
+    /// Whether a client can escape it by leaving out what its key is read from, where nothing stands in for it.
+    pub(super) fn skippable(&self) -> bool {
+        value(&self.written.on_missing_key) == Some(OnMissingKey::Skip)
+            && self.sources().any(|source| source.value.can_be_missing())
+    }
+
     /// The first source of its key that a request may lack, if the policy does not say what then.
     pub(super) fn may_lack(&self) -> Option<&KeySource> {
         let says = self.written.on_missing_key.is_some()
@@ -93,6 +101,7 @@ impl Builder<'_> {
         let shadow = value(&file.mode) == Some(GlobalMode::Shadow);
         let rejects = reject_names(file);
         let given_back = given_back(file, store);
+        let calendars = Calendars::default();
         let built = written
             .into_iter()
             .enumerate()
@@ -105,6 +114,7 @@ impl Builder<'_> {
                     shadow,
                     rejects: &rejects,
                     given_back: &given_back,
+                    calendars: &calendars,
                     reject_table: file.rejects.as_ref(),
                 };
                 let built = self.policy(&common, policy).map(Arc::new);
@@ -128,7 +138,7 @@ impl Builder<'_> {
     fn policy(&self, common: &Common<'_>, written: &Written) -> Option<Policy> {
         self.check_allowed(common.name, written);
         let reject = self.reject_of(common, written);
-        let rule = self.rule(common.name, written);
+        let rule = self.rule(common, written);
         let outcomes = self.outcomes(common.name, written);
         let key = written.key.as_ref()?;
         let rule = rule?;
@@ -292,10 +302,12 @@ impl Builder<'_> {
         position
     }
 
-    fn rule(&self, name: &str, written: &Written) -> Option<Rule> {
+    fn rule(&self, common: &Common<'_>, written: &Written) -> Option<Rule> {
+        let name = common.name;
         let kind = value(&written.kind)?;
         let limit_at = written.limit.as_ref()?;
-        let limit = limit_at.value;
+        let goes_with_anchor = self.check_calendar(name, written);
+        let limit = limit_at.value.limit;
         let burst = match &written.burst {
             Some(burst) => non_zero(burst.value.0)?,
             None => limit.count,
@@ -303,7 +315,7 @@ impl Builder<'_> {
         let max_wait_us = value(&written.max_wait).map(|wait| micros(wait.0));
         let built = match kind {
             Kind::FixedWindow => {
-                let anchor = value(&written.anchor).unwrap_or(Anchor::Epoch);
+                let anchor = common.calendars.anchor(value(&written.anchor));
                 FixedWindow::new(limit, anchor).map(Rule::FixedWindow)
             }
             Kind::SlidingLog => SlidingLog::new(limit).map(Rule::SlidingLog),
@@ -325,6 +337,7 @@ impl Builder<'_> {
                 );
             })
             .ok()
+            .filter(|_| goes_with_anchor)
     }
 
     /// A key that may be missing, on a policy that does not say what then.
@@ -362,6 +375,7 @@ struct Common<'a> {
     shadow: bool,
     rejects: &'a [&'a str],
     given_back: &'a BTreeSet<&'a str>,
+    calendars: &'a Calendars,
     reject_table: Option<&'a At<Named<Reject>>>,
 }
 
@@ -422,9 +436,13 @@ fn generation(rule: &Rule, written: &Written, key: &[KeySource]) -> Generation {
     part(&STATE_FORMAT.to_le_bytes());
     part(rule.kind().as_bytes());
     part(&rule.limit().window_us.get().to_le_bytes());
-    let from_first = value(&written.anchor) == Some(Anchor::FirstRequest);
+    let from_first = value(&written.anchor) == Some(AnchorAt::FirstRequest);
     let strict = value(&written.strict) == Some(true);
     part(&[u8::from(from_first), u8::from(strict)]);
+    if let Some(calendar) = rule.calendar() {
+        part(calendar.unit().as_str().as_bytes());
+        part(calendar.zone().as_bytes());
+    }
     for source in key {
         part(source.to_string().as_bytes());
     }

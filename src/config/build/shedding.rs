@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU64;
 
-use super::{Builder, by_name, non_zero_usize, value};
+use super::{Builder, by_name, non_zero_u32, value};
 use crate::clock::micros;
 use crate::config::error::{Code, Finding};
 use crate::config::file::{File, GlobalMode};
@@ -15,7 +15,7 @@ impl Builder<'_> {
         };
         let written = &written.value;
         let settings = Settings {
-            max_in_flight: non_zero_usize(value(&written.max_in_flight)?.0)?,
+            max_in_flight: non_zero_u32(value(&written.max_in_flight)?.0)?,
             target_us: value(&written.target_latency)
                 .and_then(|target| NonZeroU64::new(micros(target.0))),
         };

@@ -6,7 +6,7 @@ use prometheus::{
     IntGaugeVec, Opts, Registry, TextEncoder,
 };
 
-use super::labels::{CodeClass, Fault};
+use super::labels::{CodeClass, Fault, Proof, Proven};
 use crate::clock::wall_now_us;
 use crate::shed::{Priority, Reason};
 
@@ -30,10 +30,10 @@ pub struct Families {
     registry: Registry,
     /// Requests being served.
     pub in_flight: IntGauge,
-    /// Requests that count towards `load_limit`.
-    pub load_in_flight: IntGauge,
-    /// How many there may be.
-    pub load_limit: IntGauge,
+    /// Requests in flight, and those of them that are unanswered.
+    pub load_requests: [IntGauge; 2],
+    /// How many of each there may be.
+    pub load_limits: [IntGauge; 2],
     /// Requests turned away because the gateway was full, by priority and reason.
     shed: [[IntCounter; Reason::ALL.len()]; Priority::ALL.len()],
     /// Connections of clients.
@@ -41,6 +41,9 @@ pub struct Families {
     /// Those closed since there were too many: in all, and from one address.
     connections_refused: [IntCounter; 2],
     bad_requests: [IntCounter; Fault::ALL.len()],
+    identified: [[IntCounter; Proof::ALL.len()]; Proven::ALL.len()],
+    keys: [IntGauge; Proven::ALL.len()],
+    key_reads: [[IntCounter; 2]; Proven::ALL.len()],
     /// Our own time in a request.
     pub overhead: Histogram,
     /// How long the shared store took to decide.
@@ -97,6 +100,9 @@ impl Families {
             "Requests turned away because the gateway was full.",
             &["priority", "reason"],
         )?;
+        let states = |gauges: IntGaugeVec| {
+            ["in_flight", "unanswered"].map(|state| gauges.with_label_values(&[state]))
+        };
         let nodes = make.gauges(
             "tollgate_store_nodes",
             "Servers of the shared store, by whether they are asked.",
@@ -112,6 +118,21 @@ impl Families {
             "How long the shared store took.",
             &["op"],
             &STORE_BUCKETS,
+        )?;
+        let identified = make.counters(
+            "tollgate_identity_total",
+            "Requests by what they proved of their caller, and how.",
+            &["kind", "result"],
+        )?;
+        let keys = make.gauges(
+            "tollgate_identity_keys",
+            "Keys in force: hashes of API keys, and keys that tokens are signed with.",
+            &["kind"],
+        )?;
+        let key_reads = make.counters(
+            "tollgate_identity_key_reads_total",
+            "Keys that were read again since they changed or might have, by what came of it.",
+            &["kind", "result"],
         )?;
         let families = Self {
             requests: make.counters(
@@ -131,14 +152,16 @@ impl Families {
                 &["route", "policy", "decision", "source"],
             )?,
             in_flight: make.gauge("tollgate_http_in_flight_requests", "Requests being served.")?,
-            load_in_flight: make.gauge(
-                "tollgate_load_in_flight_requests",
-                "Requests that count towards tollgate_load_limit.",
-            )?,
-            load_limit: make.gauge(
+            load_requests: states(make.gauges(
+                "tollgate_load_requests",
+                "Requests that load shedding counts.",
+                &["state"],
+            )?),
+            load_limits: states(make.gauges(
                 "tollgate_load_limit",
-                "How many requests may be in flight now; 0 without load_shedding.",
-            )?,
+                "How many of them there may be now; 0 without load shedding.",
+                &["state"],
+            )?),
             shed: Priority::ALL.map(|priority| {
                 Reason::ALL
                     .map(|reason| shed.with_label_values(&[priority.as_str(), reason.as_str()]))
@@ -147,6 +170,14 @@ impl Families {
             connections_refused: ["total", "address"]
                 .map(|reason| refused.with_label_values(&[reason])),
             bad_requests: Fault::ALL.map(|fault| bad_requests.with_label_values(&[fault.as_str()])),
+            identified: Proven::ALL.map(|by| {
+                Proof::ALL.map(|proof| identified.with_label_values(&[by.as_str(), proof.as_str()]))
+            }),
+            keys: Proven::ALL.map(|by| keys.with_label_values(&[by.as_str()])),
+            key_reads: Proven::ALL.map(|by| {
+                ["success", "failure"]
+                    .map(|result| key_reads.with_label_values(&[by.as_str(), result]))
+            }),
             overhead: make.histogram(
                 "tollgate_overhead_seconds",
                 "The gateway's own time in a request, without queue and upstream.",
@@ -294,6 +325,28 @@ impl Families {
     pub fn bad_request(&self, fault: Fault) {
         if let Some(counter) = self.bad_requests.get(fault as usize) {
             counter.inc();
+        }
+    }
+
+    /// Counts a request, by what it proved of its caller.
+    pub fn identified(&self, by: Proven, proof: Proof) {
+        let counter = (self.identified.get(by as usize)).and_then(|all| all.get(proof as usize));
+        if let Some(counter) = counter {
+            counter.inc();
+        }
+    }
+
+    /// Says how many keys are in force.
+    pub fn keys_in_force(&self, by: Proven, count: usize) {
+        if let Some(gauge) = self.keys.get(by as usize) {
+            gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
+    }
+
+    /// Counts keys that were read again.
+    pub fn keys_read(&self, by: Proven, taken: bool) {
+        if let Some([success, failure]) = self.key_reads.get(by as usize) {
+            if taken { success } else { failure }.inc();
         }
     }
 

@@ -71,6 +71,56 @@ impl Fault {
     }
 }
 
+/// How a caller proves who it is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Proven {
+    /// By an API key.
+    ByApiKey,
+    /// By a signed token.
+    ByToken,
+}
+
+impl Proven {
+    pub(super) const ALL: [Self; 2] = [Self::ByApiKey, Self::ByToken];
+
+    /// The label's value.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::ByApiKey => "api_key",
+            Self::ByToken => "jwt",
+        }
+    }
+}
+
+/// What a proof is worth.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Proof {
+    /// It holds.
+    Ok,
+    /// There is none.
+    Absent,
+    /// It does not hold.
+    Invalid,
+    /// It did, once.
+    Expired,
+}
+
+impl Proof {
+    pub(super) const ALL: [Self; 4] = [Self::Ok, Self::Absent, Self::Invalid, Self::Expired];
+
+    /// The label's value.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Absent => "absent",
+            Self::Invalid => "invalid",
+            Self::Expired => "expired",
+        }
+    }
+}
+
 /// The class of an upstream's answer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum CodeClass {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use prometheus::{Histogram, IntCounter, IntGauge};
 
 pub use families::Families;
-pub use labels::{CodeClass, Fault, Verdict};
+pub use labels::{CodeClass, Fault, Proof, Proven, Verdict};
 pub use route::RouteMetrics;
 
 use crate::check::Policy;

@@ -5,7 +5,8 @@ use std::collections::HashMap;
 
 use super::key::key;
 use crate::check::Check;
-use crate::decide::{Anchor, Cost, Rule, Settled};
+use crate::clock::wall_now_us;
+use crate::decide::{Anchor, Cost, Rule, Settled, Timestamp};
 use crate::store::Settlement;
 
 /// One request, as it stands in a call.
@@ -38,9 +39,11 @@ impl Part {
     }
 }
 
-/// What a call asks that decides these requests: the keys, each once, and what is asked about them.
+/// What a call asks that decides these requests, at `now` or at the server's own time: the keys, each once, and what is
+/// asked about them.
 pub(super) fn decisions<'p>(
     parts: impl Iterator<Item = &'p Part> + Clone,
+    now: Option<Timestamp>,
     slack_ms: u64,
 ) -> (Vec<&'p str>, Vec<u8>) {
     let rules = Rules::of(
@@ -49,7 +52,7 @@ pub(super) fn decisions<'p>(
             .flat_map(|part| &part.0)
             .map(|asked| &asked.rule),
     );
-    let mut bytes = rules.head(slack_ms);
+    let mut bytes = rules.head(now, slack_ms);
     let (mut keys, mut numbers) = (Vec::new(), HashMap::new());
     for Part(checks) in parts {
         for (place, asked) in checks.iter().enumerate() {
@@ -67,10 +70,14 @@ pub(super) fn decisions<'p>(
     (keys, bytes)
 }
 
-/// What a call asks that settles these charges.
-pub(super) fn settlements(settlements: &[Settlement<'_>], slack_ms: u64) -> Vec<u8> {
+/// What a call asks that settles these charges, at `now` or at the server's own time.
+pub(super) fn settlements(
+    settlements: &[Settlement<'_>],
+    now: Option<Timestamp>,
+    slack_ms: u64,
+) -> Vec<u8> {
     let rules = Rules::of(settlements.iter().map(|settlement| settlement.check.rule));
-    let mut bytes = rules.head(slack_ms);
+    let mut bytes = rules.head(now, slack_ms);
     for Settlement {
         check,
         charge,
@@ -112,7 +119,7 @@ impl<'a> Rules<'a> {
     }
 
     /// What a call begins with: `lua/asked.lua`.
-    fn head(&self, slack_ms: u64) -> Vec<u8> {
+    fn head(&self, now: Option<Timestamp>, slack_ms: u64) -> Vec<u8> {
         let mut head = Vec::with_capacity(128);
         add_seven(&mut head, slack_ms);
         for kind in 0..KINDS {
@@ -120,7 +127,7 @@ impl<'a> Rules<'a> {
             head.extend(number(of_kind.count()).to_be_bytes());
         }
         for rule in &self.0 {
-            add_numbers(&mut head, rule);
+            add_numbers(&mut head, rule, now);
         }
         head
     }
@@ -144,8 +151,8 @@ fn number(of: usize) -> u16 {
     u16::try_from(of).unwrap_or(u16::MAX)
 }
 
-/// Adds what the kind's script says of its numbers.
-fn add_numbers(bytes: &mut Vec<u8>, rule: &Rule) {
+/// Adds what the kind's script says of its numbers, which is asked at `now` or at the server's own time.
+fn add_numbers(bytes: &mut Vec<u8>, rule: &Rule, now: Option<Timestamp>) {
     let mut add = |numbers: &[u64]| {
         for number in numbers {
             add_seven(bytes, *number);
@@ -161,7 +168,18 @@ fn add_numbers(bytes: &mut Vec<u8>, rule: &Rule) {
         }
         Rule::FixedWindow(rule) => {
             add(&[count, window_us]);
-            bytes.push(u8::from(rule.anchor() == Anchor::Epoch));
+            match rule.anchor() {
+                Anchor::FirstRequest => bytes.push(0),
+                Anchor::Epoch => bytes.push(1),
+                Anchor::Calendar(calendar) => {
+                    bytes.push(2);
+                    // Our clock only says which edges the script may need: it picks by its own.
+                    let now = now.unwrap_or_else(|| Timestamp::from_micros(wall_now_us()));
+                    for edge in calendar.edges_around(now) {
+                        bytes.extend(edge.to_be_bytes());
+                    }
+                }
+            }
         }
         Rule::SlidingCounter(rule) => {
             add(&[count, window_us]);

@@ -126,7 +126,7 @@ pub(crate) fn call_parts<'p>(
     now: Option<Timestamp>,
     slack_ms: u64,
 ) -> Cmd {
-    let (keys, asked) = asked::decisions(parts.into_iter(), slack_ms);
+    let (keys, asked) = asked::decisions(parts.into_iter(), now, slack_ms);
     let mut call = redis::cmd("EVALSHA");
     call.arg(sha).arg(keys.len()).arg(keys).arg(asked);
     add_instant(&mut call, now);
@@ -149,7 +149,7 @@ pub fn settle_call(
     for settlement in settlements {
         call.arg(key(prefix, &settlement.check));
     }
-    call.arg(asked::settlements(settlements, slack_ms));
+    call.arg(asked::settlements(settlements, now, slack_ms));
     add_instant(&mut call, now);
     call
 }

@@ -5,7 +5,7 @@
 use std::net::IpAddr;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use tollgate::client::address::{self, Prefixes, canonical, parse};
+use tollgate::client::address::{self, canonical, parse};
 use tollgate::client::forwarded::{ENTRIES_MAX, outgoing};
 use tollgate::client::{Client, Header, Settings, TooManyEntries, Trust, resolve};
 
@@ -34,7 +34,7 @@ pub(super) fn forwarding(data: &[u8]) {
             SINGLE => Header::Single(HeaderName::from_static(SINGLE)),
             _ => Header::Forwarded,
         },
-        prefixes: Prefixes::default(),
+        ..Settings::default()
     };
     let peer = choices
         .among(&[

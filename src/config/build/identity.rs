@@ -1,0 +1,175 @@
+//! `[identity]`: how callers prove who they are, and whether keys are read from what nobody can prove.
+
+use std::sync::Arc;
+
+use super::Builder;
+use super::policies::Policies;
+use crate::check::KeySource;
+use crate::client::sent::Place as SentIn;
+use crate::config::error::{Code, Findings};
+use crate::config::file::{ApiKey as Written, File, Identity as WrittenIdentity};
+use crate::config::key_file::{self, KeyFile, Keys, Names};
+use crate::config::source::{Place, Sources};
+use crate::config::{ApiKeys, Identity, LoadOptions, Seen};
+
+/// The file of API keys as written.
+#[derive(Debug)]
+pub(crate) struct ReadKeys {
+    file: Option<KeyFile>,
+    seen: Seen,
+}
+
+/// Reads the file of API keys that the configuration names.
+pub(crate) fn read_keys(
+    file: &File,
+    sources: &mut Sources,
+    options: &LoadOptions,
+    findings: &Findings,
+) -> Option<ReadKeys> {
+    let identity = &file.identity.as_ref()?.value;
+    let path = identity.api_key.as_ref()?.value.file.as_ref()?;
+    let resolved = sources.resolve(path.place.source, &path.value.0);
+    let named = Some(path.place);
+    let (file, seen) = match options.io {
+        true => key_file::parse(&resolved, named, sources, &options.env, findings),
+        false => return None,
+    };
+    Some(ReadKeys { file, seen })
+}
+
+impl Builder<'_> {
+    pub(super) fn identity(&self, file: &File, policies: &Policies<'_>) -> Option<Identity> {
+        self.check_sources(file, policies);
+        let Some(written) = &file.identity else {
+            return Some(Identity::default());
+        };
+        let written = &written.value;
+        self.check_tier_header(file, written);
+        let api_key = match &written.api_key {
+            Some(api_key) => Some(self.api_keys(&api_key.value, api_key.place, policies)?),
+            None => None,
+        };
+        Some(Identity { api_key })
+    }
+
+    fn api_keys(
+        &self,
+        written: &Written,
+        place: Place,
+        policies: &Policies<'_>,
+    ) -> Option<ApiKeys> {
+        let sent_in = self.sent_in(written, place);
+        let path = written.file.as_ref()?;
+        let file = self.sources.resolve(path.place.source, &path.value.0);
+        let policies: Vec<&str> = policies.0.keys().copied().collect();
+        let names = Names {
+            policies: &policies,
+            tiers: None,
+        };
+        let (keys, seen) = match self.keys {
+            Some(read) => {
+                let keys = key_file::build(read.file.as_ref()?, names, self.findings)?;
+                (keys, Some(read.seen.clone()))
+            }
+            None => (Keys::new(), None),
+        };
+        Some(ApiKeys {
+            sent_in: sent_in?,
+            file,
+            keys: Arc::new(keys),
+            seen,
+        })
+    }
+
+    /// Where keys are sent: in one place.
+    fn sent_in(&self, written: &Written, place: Place) -> Option<SentIn> {
+        let header = written.header.as_ref();
+        let header = header.map(|at| (at.place, SentIn::Header(at.value.clone())));
+        let cookie = written.cookie.as_ref();
+        let cookie = cookie.map(|at| (at.place, SentIn::Cookie(at.value.as_str().into())));
+        let query = written.query.as_ref();
+        let query = query.map(|at| (at.place, SentIn::Query(at.value.as_str().into())));
+        let mut found: Vec<_> = [header, cookie, query].into_iter().flatten().collect();
+        let unread = |key: &&str| ["header", "cookie", "query"].contains(key);
+        let unread = written.unread.iter().any(unread);
+        match (found.pop(), found.is_empty()) {
+            (Some((_, only)), true) => Some(only),
+            (Some((second, _)), false) => {
+                self.error(
+                    Code::E018,
+                    second,
+                    "API keys are sent in one place: `header`, `cookie` and `query` exclude each other",
+                    "keep one of them",
+                );
+                None
+            }
+            (None, _) if unread => None,
+            (None, _) => {
+                self.error(
+                    Code::E016,
+                    place,
+                    "`api_key` does not say where keys are sent",
+                    "add header = \"x-api-key\", or cookie or query",
+                );
+                None
+            }
+        }
+    }
+
+    /// A tier is believed from trusted proxies only: without one it is never read.
+    fn check_tier_header(&self, file: &File, written: &WrittenIdentity) {
+        let Some(header) = &written.tier_header else {
+            return;
+        };
+        let trusts = file.client_ip.as_ref().is_none_or(|client_ip| {
+            let client_ip = &client_ip.value;
+            client_ip.trusted_hops.is_some()
+                || (client_ip.trusted_proxies.as_ref())
+                    .is_some_and(|networks| !networks.value.items.is_empty())
+                || !client_ip.unread.is_empty()
+        });
+        if !trusts {
+            self.error(
+                Code::E018,
+                header.place,
+                format!(
+                    "`{}` is believed from trusted proxies only, and nobody is trusted",
+                    header.value
+                ),
+                "name them: client_ip.trusted_proxies = [\"10.0.0.0/8\"]",
+            );
+        }
+    }
+
+    /// Keys that are read from what `[identity]` does not yield.
+    fn check_sources(&self, file: &File, policies: &Policies<'_>) {
+        let written = file.identity.as_ref().map(|identity| &identity.value);
+        let has = |field: &'static str, is_there: fn(&WrittenIdentity) -> bool| {
+            written.is_some_and(|written| is_there(written) || written.unread.contains(&field))
+        };
+        let keys = has("api_key", |written| written.api_key.is_some());
+        let header = has("tier_header", |written| written.tier_header.is_some());
+        for (name, built) in &policies.0 {
+            for source in built.sources() {
+                let cure = match &source.value {
+                    KeySource::Identity if !keys => {
+                        "add identity.api_key = { header = \"x-api-key\", file = \"api-keys.toml\" }"
+                    }
+                    KeySource::Tier if !keys && !header => {
+                        "add identity.api_key, whose file gives each key a tier, or identity.tier_header"
+                    }
+                    _ => continue,
+                };
+                self.error(
+                    Code::E113,
+                    source.place,
+                    format!(
+                        "policy `{name}` counts by `{}`, which nobody can have: nothing proves who calls",
+                        source.value
+                    ),
+                    cure,
+                );
+            }
+        }
+    }
+}
