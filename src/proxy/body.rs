@@ -81,10 +81,11 @@ pub(super) async fn read(
     }
     let began = monotonic_now();
     if is_asked_for {
-        downstream
-            .write_continue_response()
-            .await
-            .map_err(Error::into_down)?;
+        // Pingora takes it for an answer that comes too early, and would close the connection after the request.
+        downstream.set_close_on_response_before_downstream_finish(false);
+        let asked = downstream.write_continue_response().await;
+        downstream.set_close_on_response_before_downstream_finish(true);
+        asked.map_err(Error::into_down)?;
     }
     let left = forward::time_left(ctx).unwrap_or(Duration::MAX);
     let read = timeout(left, read_all(session, gateway.config.server.max_body)).await;

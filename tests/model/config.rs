@@ -995,6 +995,61 @@ policies = ["z", { use = "b", cost = 0 }]
 }
 
 #[test]
+fn a_cost_is_a_number_or_where_it_is_read() {
+    let text =
+        |cost: &str| AROUND.replace("[\"p\"]", &format!("[{{ use = \"p\", cost = {cost} }}]"));
+    for (cost, words, in_request, in_answer) in [
+        ("1", "p", false, false),
+        ("5", "p (cost 5)", false, false),
+        (
+            "{ from = \"request.json:/max_tokens\", max = 10 }",
+            "p (cost by request.json:/max_tokens, else 1, at most 10)",
+            true,
+            false,
+        ),
+        (
+            "{ from = \"request.query:type\", values = { search = 10, list = 1 }, default = 10 }",
+            "p (cost by request.query:type, else 10, list = 1, search = 10)",
+            false,
+            false,
+        ),
+        (
+            "{ from = \"request.graphql-depth\" }",
+            "p (cost by request.graphql-depth, else 1)",
+            true,
+            false,
+        ),
+        (
+            "{ from = \"response.json:/usage/total_tokens\", reserve = 5 }",
+            "p (cost by response.json:/usage/total_tokens, 5 at first)",
+            false,
+            true,
+        ),
+        // What was used too much is owed.
+        (
+            "{ from = \"response.bytes\", reserve = 5, max = 100 }",
+            "p (cost by response.bytes, 5 at first, at most 100)",
+            false,
+            false,
+        ),
+    ] {
+        let loaded = read(&text(cost));
+        let words = format!("app (1 server): {words}\n");
+        let told = summary(&loaded).unwrap();
+        assert!(told.contains(&words), "{told}");
+        let config = loaded.config.unwrap();
+        let route = config.routes.iter().next().unwrap();
+        assert_eq!(
+            (route.reads_bodies, route.reads_answers, config.reads_bodies),
+            (in_request, in_answer, in_request),
+            "{cost}"
+        );
+        let given_back = cost.contains("response.");
+        assert_eq!(config.policies[0].given_back, given_back, "{cost}");
+    }
+}
+
+#[test]
 fn a_generation_changes_with_kind_window_and_key_and_with_nothing_else() {
     let generation = |fields: &str| accepted(&with_policy(fields)).policies[0].generation;
     let base = generation("kind = \"token-bucket\"\nlimit = \"10/s\"\nkey = \"ip\"\n");

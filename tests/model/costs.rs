@@ -311,7 +311,7 @@ fn an_answer_says_its_cost_however_it_is_cut() {
         let sizes = (1..=body.len().max(1)).take(60).chain([body.len().max(1)]);
         for size in sizes {
             let found = said(&total(None), &headers, body.as_bytes(), size, true);
-            assert_eq!(found, expected, "{media_type} by {size}: {:.80}", body);
+            assert_eq!(found, expected, "{media_type} by {size}: {body:.80}");
         }
     }
 }

@@ -233,12 +233,16 @@ fn answer(stream: &mut TcpStream, request: &Seen) -> io::Result<()> {
         return stream.shutdown(std::net::Shutdown::Both);
     }
     let status = number("/status/").unwrap_or(200);
-    let mut head = format!("HTTP/1.1 {status} Whatever\r\nContent-Length: 2\r\n");
+    let is_empty = matches!(status, 204 | 304);
+    let mut head = format!("HTTP/1.1 {status} Whatever\r\n");
+    if !is_empty {
+        head.push_str("Content-Length: 2\r\n");
+    }
     if path == "/fields" {
         head.push_str(&wanted(request));
     }
     head.push_str("\r\n");
-    if request.method != "HEAD" {
+    if request.method != "HEAD" && !is_empty {
         head.push_str("ok");
     }
     stream.write_all(head.as_bytes())
