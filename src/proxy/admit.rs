@@ -36,17 +36,30 @@ pub enum Admission {
     Serve(Duration),
 }
 
-/// Whether a cost of this request stands in its body, as far as its head tells.
-pub fn reads_body(gateway: &Gateway, head: &request::Parts, raw_target: &[u8]) -> bool {
+/// Whether a cost of this request stands in its body, as far as its head tells. Then it is known from now on who calls, and
+/// for which route.
+pub fn reads_body(
+    gateway: &Gateway,
+    head: &request::Parts,
+    raw_target: &[u8],
+    ctx: &mut Context,
+) -> bool {
     let config = &gateway.config;
-    config.reads_bodies
-        && head::view(&config.server, head, raw_target).is_ok_and(|view| {
-            let path = Normalised::new(view.path);
-            path.is_ok_and(|path| {
-                let matched = config.routes.find(view, &path);
-                matched.is_some_and(|matched| matched.route.reads_bodies)
-            })
-        })
+    if !config.reads_bodies {
+        return false;
+    }
+    let Ok(view) = head::view(&config.server, head, raw_target) else {
+        return false;
+    };
+    let Ok(path) = Normalised::new(view.path) else {
+        return false;
+    };
+    let matched = config.routes.find(view, &path);
+    let Some(matched) = matched.filter(|matched| matched.route.reads_bodies) else {
+        return false;
+    };
+    ctx.route = Some(Arc::clone(matched.route));
+    identify(gateway, head, ctx).is_ok()
 }
 
 /// Decides what becomes of a request; `raw_target` is its target as it came, `body` what was read of its body.

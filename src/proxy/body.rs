@@ -59,7 +59,7 @@ pub(super) async fn read(
     ctx: &mut Context,
 ) -> pingora::Result<Early> {
     let head = session.req_header();
-    if !admit::reads_body(gateway, head.as_ref(), head.raw_path()) {
+    if !admit::reads_body(gateway, head.as_ref(), head.raw_path(), ctx) {
         return Ok(Early::None);
     }
     match Reading::of(&head.headers) {
