@@ -20,8 +20,9 @@ if #asked == at + 10 then
   return pack(">i8i8i8i8i8i8", now, allowed, remaining, retry_after, reset_after, delay)
 end
 
--- What is kept, by the number of its key: values, read at once, and logs, each opened when it is first asked about.
-local kept = #rules > sliding_logs and call("MGET", spread(KEYS)) or {}
+-- What is kept, by the number of its key: values, read at once, and what is more than a value, each opened when it is
+-- first asked about.
+local kept = #rules > sliding_logs + concurrencies and call("MGET", spread(KEYS)) or {}
 -- With room for a few: a table that grows is made anew.
 -- Of what has changed, how long until it means nothing any more (µs).
 local resets = { false, false, false, false }

@@ -80,6 +80,11 @@ impl Probes {
         }
         let instances = self.limiter.shared().map_or(0, ValkeyStore::instances);
         self.metrics.store_instances.set(i64::from(instances));
+        let (slots, restored) = self.limiter.shared().map_or((0, 0), ValkeyStore::held);
+        let slots = i64::try_from(slots).unwrap_or(i64::MAX);
+        self.metrics.store_slots.set(slots);
+        let told = &self.metrics.store_slots_restored;
+        told.inc_by(restored.saturating_sub(told.get()));
         match self.metrics.encode() {
             Ok(text) => (StatusCode::OK, EXPOSITION, text),
             Err(_) => (StatusCode::INTERNAL_SERVER_ERROR, TEXT, Vec::new()),

@@ -88,12 +88,15 @@ fn is_longer(wait_us: Option<u64>, than_us: Option<u64>) -> bool {
 }
 
 /// The seconds of `Retry-After`: never early, never 0 (which clients take for none), a little later for some.
-fn retry_after_s(settings: &Settings, wait_us: u64) -> u64 {
+fn retry_after_s(settings: &Settings, denial: &Denial<'_>, wait_us: u64) -> u64 {
     let percent = u128::from(settings.retry_after_jitter_percent);
     let jitter_us = u128::from(wait_us).saturating_mul(percent) / 100;
     let jitter_max_s = u64::try_from(jitter_us / 1_000_000)
         .unwrap_or(u64::MAX)
         .min(JITTER_MAX_S);
+    // When one may pass nobody knows, and all who were denied at once are told the same.
+    let is_guess = denial.foremost.is_some_and(|(_, rule)| rule.lends());
+    let jitter_max_s = jitter_max_s.max(u64::from(is_guess && percent > 0));
     let jitter_s = if jitter_max_s == 0 {
         0
     } else {
@@ -121,7 +124,7 @@ fn denial(
     };
     let retry_after_s = denial
         .wait_us
-        .map(|wait_us| retry_after_s(settings, wait_us));
+        .map(|wait_us| retry_after_s(settings, denial, wait_us));
     let value = |name: &str, escape: Escape| value(denial, retry_after_s, asked, name, escape);
     let problem = Problem {
         problem_type: &reject.problem_type,
@@ -224,7 +227,7 @@ fn detail<'r, 'v>(
     retry_after_s: Option<u64>,
     value: impl Fn(&str) -> Cow<'v, str>,
 ) -> Cow<'r, str> {
-    let Some((policy, _)) = denial.foremost else {
+    let Some((policy, rule)) = denial.foremost else {
         return "Too many requests.".into();
     };
     let name = &policy.name;
@@ -237,6 +240,9 @@ fn detail<'r, 'v>(
     let hidden = !policy.advertise && reject.detail.names(&["limit", "window"]);
     let text = if hidden {
         format!("Policy {name} is over its limit. Try again in {seconds} seconds.").into()
+    } else if rule.lends() && reject.detail.names(&["window"]) {
+        let limit = rule.count();
+        format!("Policy {name} allows {limit} at once. Try again in {seconds} seconds.").into()
     } else {
         reject.detail.render(Escape::None, value)
     };
@@ -262,7 +268,7 @@ fn value<'a>(
             .map_or("", |(policy, _)| &policy.name)
             .into(),
         "limit" => rule
-            .map_or_else(String::new, |rule| rule.limit().count.to_string())
+            .map_or_else(String::new, |rule| rule.count().to_string())
             .into(),
         "window" => rule.map_or_else(String::new, words::window_of).into(),
         "request_id" => asked.request_id.into(),

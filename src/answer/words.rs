@@ -2,12 +2,14 @@
 
 use crate::decide::Rule;
 
-/// The window of a rule: as [`window`], or the unit of its calendar.
+/// The window of a rule: as [`window`], or the unit of its calendar. Empty for what counts no window.
 #[must_use]
 pub fn window_of(rule: &Rule) -> String {
     match rule.calendar() {
         Some(calendar) => calendar.unit().as_str().to_owned(),
-        None => window(rule.limit().window_us.get()),
+        None => rule
+            .limit()
+            .map_or_else(String::new, |limit| window(limit.window_us.get())),
     }
 }
 

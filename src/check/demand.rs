@@ -43,6 +43,8 @@ pub struct Demanded<'a> {
     pub checks: Vec<Check<'a>>,
     /// Policies that do not apply since their key is missing.
     pub skipped: Vec<&'a Policy>,
+    /// Policies that do not apply since the request is a preflight.
+    pub uncounted: Vec<&'a Policy>,
     /// Enforced policies whose key is missing and that then deny.
     pub missing: Vec<&'a Policy>,
     /// Policies whose price the request does not say, or not so that it can be read: their default counts.
@@ -68,6 +70,9 @@ pub struct Awaited<'a> {
 /// Of alternatives the first whose key is present counts, and the others say nothing; if none is, the last one's
 /// `on_missing_key` rules. A policy in shadow denies nobody whose key is missing: it is skipped. One that stands in
 /// the list twice takes both costs in one check.
+///
+/// Of a preflight only those policies are asked that count preflights. None denies it for a missing key: a preflight
+/// carries no credentials, and what follows it does.
 #[must_use]
 pub fn demand<'a>(
     demands: &'a [Demand],
@@ -75,6 +80,8 @@ pub fn demand<'a>(
     body: Body<'_>,
     secret: &KeySecret,
 ) -> Demanded<'a> {
+    let is_preflight = caller.request.is_preflight();
+    let counts = |u: &Use| !is_preflight || u.policy.preflights;
     let mut demanded = Demanded::default();
     let mut entities = Entities {
         caller,
@@ -82,20 +89,20 @@ pub fn demand<'a>(
         known: Vec::new(),
     };
     for demand in demands {
-        let chosen = match demand {
-            Demand::One(only) => Some(only).filter(|u| is_on(u)),
-            Demand::FirstOf(alternatives) => {
-                let mut on = alternatives.iter().filter(|u| is_on(u));
-                let present = on.clone().find(|u| {
-                    let entity = entities.of(&u.policy.key);
-                    entity.complete || entity.ambiguous
-                });
-                present.or_else(|| on.next_back())
+        let mut on = demand.uses().iter().filter(|u| is_on(u));
+        // The first whose key is present, else the last.
+        let mut chosen = None;
+        for place in on.clone().filter(|u| counts(u)) {
+            let entity = entities.of(&place.policy.key);
+            chosen = Some((place, entity));
+            if entity.complete || entity.ambiguous {
+                break;
             }
-        };
-        if let Some(chosen) = chosen {
-            let entity = entities.of(&chosen.policy.key);
-            demanded.add(chosen, entity, caller, body);
+        }
+        if let Some((place, entity)) = chosen {
+            demanded.add(place, entity, caller, body);
+        } else if let Some(last) = on.next_back() {
+            demanded.uncounted.push(&last.policy);
         }
     }
     demanded
@@ -107,6 +114,7 @@ fn is_on(place: &Use) -> bool {
 
 impl<'a> Demanded<'a> {
     fn add(&mut self, place: &'a Use, entity: Entity, caller: &Caller<'_>, body: Body<'_>) {
+        let is_preflight = caller.request.is_preflight();
         let policy: &'a Policy = &place.policy;
         let shadow = policy.mode == Mode::Shadow;
         match policy.on_missing_key {
@@ -117,7 +125,7 @@ impl<'a> Demanded<'a> {
                 return;
             }
             OnMissingKey::Empty => {}
-            OnMissingKey::Deny if !shadow => return self.missing.push(policy),
+            OnMissingKey::Deny if !shadow && !is_preflight => return self.missing.push(policy),
             OnMissingKey::Deny | OnMissingKey::Skip => return self.skipped.push(policy),
         }
         let cost = self.cost(policy, &place.price, caller, body);

@@ -37,6 +37,8 @@ pub struct Policy {
     pub key: Box<[KeySource]>,
     /// What to do when a part of the key is missing.
     pub on_missing_key: OnMissingKey,
+    /// Whether it counts preflights.
+    pub preflights: bool,
     /// What to do when the shared store gives no decision.
     pub on_store_failure: OnStoreFailure,
     /// Where its usage lives.

@@ -68,8 +68,10 @@ pub(crate) fn word(path: &[String], found: &str) -> Option<Hint> {
     Some(match (path.as_slice(), found) {
         (["store", "kind"], "redis" | "keydb" | "rediss" | "valkeys") => Hint::Meant("valkey"),
         (["store", "kind"], "memory" | "in-memory") => Hint::Meant("local"),
-        (["policies", _, "kind"], "concurrency") => Hint::Later,
         (["policies", _, "kind"], "sliding-window") => Hint::Meant("sliding-counter"),
+        (["policies", _, "kind"], "concurrent" | "in-flight" | "connections") => {
+            Hint::Meant("concurrency")
+        }
         (["logs", "level"], "warning") => Hint::Meant("warn"),
         (["policies", _, "mode"] | ["mode"], "dry-run") => Hint::Meant("shadow"),
         _ => return None,

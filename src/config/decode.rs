@@ -265,12 +265,7 @@ impl<'a> Reader<'a> {
         let hint = advice::word(&self.path, &found);
         let near = match hint {
             Some(Hint::Meant(meant)) => Some(meant),
-            Some(Hint::Later) => None,
             _ => did_you_mean(&found, words.iter().copied()),
-        };
-        let help = match hint {
-            Some(Hint::Later) => format!("\"{found}\" is not part of this release; write {listed}"),
-            _ => format!("write {listed}"),
         };
         self.report(
             Finding::new(
@@ -279,7 +274,7 @@ impl<'a> Reader<'a> {
                 format!("`{} = \"{found}\"` is not known", self.key()),
             )
             .label(near.map_or_else(String::new, |near| format!("did you mean \"{near}\"?")))
-            .help(help),
+            .help(format!("write {listed}")),
         );
         None
     }

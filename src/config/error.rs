@@ -90,6 +90,10 @@ codes! {
     E043,
     /// Not a time zone, or a calendar that the limit does not go with.
     E044,
+    /// A limit that is a rate where the kind has units at once, or the other way.
+    E046,
+    /// A lease that is a number of units where the kind has a duration, or the other way.
+    E047,
     /// A policy that counts no answer, or counts one and forgets it.
     E048,
     /// A `${VAR}` that is not set, or not closed.
@@ -148,12 +152,15 @@ codes! {
     W215,
     /// A route is limited only for those who show who they are.
     W217,
-    /// Load shedding that never happens: a priority without it, or more in flight than can be.
+    /// Load shedding that never happens: a priority without it, more in flight than can be, or a target that no upstream is
+    /// given the time to miss.
     W220,
     /// A route is limited only by what clients claim that their requests cost.
     W221,
     /// A request that does not say what it costs is free.
     W222,
+    /// A lease of concurrency that a slow store may outlast.
+    W224,
 }
 
 /// Whether it keeps the configuration from loading.

@@ -12,8 +12,9 @@ use super::cost_source::CostSource;
 use super::decode::table;
 use super::items::{CostItem, Count, Item, Key, ServerAt, UseItem};
 use super::moments::{AnchorAt, ZoneName};
-use super::units::Rate;
-use super::values::{CostUnits, FilePath, Percent, Size, Span, Units, Version, Whole};
+use super::values::{
+    CostUnits, FilePath, LeaseOf, LimitOf, Percent, Size, Span, Units, Version, Whole,
+};
 use super::wire::{FieldValue, HostField, StatusItem, Wanted};
 pub(crate) use super::words::{
     Balance, Builtin, GlobalMode, Kind, LogFormat, RateLimitFields, RequestId, StoreWord, Unmatched,
@@ -272,8 +273,8 @@ table! {
     Policy {
         /// The algorithm.
         kind: Kind, required;
-        /// Count and window: "100/min"; of calendar months "100/month".
-        limit: Rate, required;
+        /// Count and window: "100/min"; of calendar months "100/month". Concurrency: units in flight at once, a number.
+        limit: LimitOf, required;
         /// Buckets: the most at once; the count of the limit if left out.
         burst: Units;
         /// Leaky bucket: the longest wait; longer ones are denied. Unbounded but for burst if left out.
@@ -287,13 +288,16 @@ table! {
         key: Key, required;
         /// What becomes of a request that lacks a part of the key.
         on_missing_key: OnMissingKey;
+        /// Whether preflights are counted, which carry no credentials; if left out, only those of store = "local" are.
+        preflights: bool;
         /// What becomes of a request when the store gives no decision; store.on_failure if left out.
         on_store_failure: OnStoreFailure;
         /// "local" counts in each gateway apart, on purpose.
         store: Scope = "\"shared\"";
         /// The most units that a gateway takes ahead of a busy key's requests; the limit may be exceeded by so many for
-        /// each gateway. Counted in Valkey only, and on routes where it is the only policy.
-        lease: Units;
+        /// each gateway. Counted in Valkey only, and on routes where it is the only policy. Concurrency: how long what a
+        /// gateway holds counts once it is dead; 60s if left out.
+        lease: LeaseOf;
         /// Shadow counts but does not deny; off does neither.
         mode: Mode = "\"enforce\"";
         /// What is counted: requests, content-bytes, or a name of your own.

@@ -184,6 +184,15 @@ impl Store {
             StoreKind::Valkey(settings) => matches!(settings.address, Address::Cluster(_)),
         }
     }
+
+    /// The longest that the shared store is waited for, if there is one.
+    #[must_use]
+    pub fn patience(&self) -> Duration {
+        match &self.kind {
+            StoreKind::Local => Duration::ZERO,
+            StoreKind::Valkey(settings) => settings.timeout.max(settings.connect_timeout),
+        }
+    }
 }
 
 /// Where shared policies are counted.

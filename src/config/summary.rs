@@ -160,26 +160,39 @@ fn cost(price: &Price) -> Option<String> {
 
 /// What a policy means.
 fn sentence(policy: &Policy, prefixes: Prefixes) -> String {
-    let limit = policy.rule.limit();
-    let count = limit.count.get();
+    let count = policy.rule.count();
     let unit = match &policy.unit {
         Unit::Requests => String::new(),
         Unit::ContentBytes => " bytes".to_owned(),
         Unit::Custom(name) => format!(" {name}"),
     };
-    let window = match policy.rule.calendar() {
-        Some(calendar) => calendar.unit().as_str().to_owned(),
-        None => spaced(Duration::from_micros(limit.window_us.get())),
+    let rule = match policy.rule.limit() {
+        Some(limit) => {
+            let window = match policy.rule.calendar() {
+                Some(calendar) => calendar.unit().as_str().to_owned(),
+                None => spaced(Duration::from_micros(limit.window_us.get())),
+            };
+            format!(" per {window}, {}", bound(&policy.rule, &window))
+        }
+        None => " at once".to_owned(),
     };
-    let rule = bound(&policy.rule, &window);
     let mut text = format!(
-        "{}: {}, {count}{unit} per {window}, {rule}, {}",
+        "{}: {}, {count}{unit}{rule}, {}",
         policy.name,
         policy.rule.kind().replace('-', " "),
         counted_by(&policy.key, prefixes)
     );
+    if let (Rule::Concurrency(rule), Scope::Shared) = (&policy.rule, policy.scope) {
+        let lease = spaced(Duration::from_micros(rule.lease_us().get()));
+        let _ = write!(text, ", free within {lease} of a gateway's death");
+    }
     if policy.scope == Scope::Local {
         text.push_str(", in each gateway apart");
+    }
+    match (policy.preflights, policy.scope) {
+        (true, Scope::Shared) => text.push_str(", preflights too"),
+        (false, Scope::Local) => text.push_str(", but for preflights"),
+        _ => {}
     }
     if let Some(lease) = policy.lease {
         let _ = write!(text, ", up to {lease} more for each gateway, taken ahead");
@@ -194,7 +207,7 @@ fn sentence(policy: &Policy, prefixes: Prefixes) -> String {
 
 /// What the kind makes of the numbers: how many pass at once, and in any span of one window.
 fn bound(rule: &Rule, window: &str) -> String {
-    let count = rule.limit().count.get();
+    let count = rule.count().get();
     let twice = count.saturating_mul(2);
     match rule {
         Rule::FixedWindow(rule) => {
@@ -233,6 +246,7 @@ fn bound(rule: &Rule, window: &str) -> String {
                 rule.burst()
             )
         }
+        Rule::Concurrency(_) => "at once".to_owned(),
     }
 }
 

@@ -36,6 +36,27 @@ pub(crate) struct FilePath(pub(crate) String);
 /// The largest limit, burst or cost, as JSON Schema and TOML write it.
 const UNITS_MAX: i64 = 1_000_000_000_000;
 
+/// `limit` of a policy: which of them it has to be, its kind says.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum LimitOf {
+    /// Units per window.
+    Rate(Rate),
+    /// Units at once.
+    AtOnce(u64),
+}
+
+/// `lease` of a policy: which of them it has to be, its kind says.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum LeaseOf {
+    /// Units taken ahead.
+    Units(u64),
+    /// How long what a gateway holds counts once it is dead.
+    Time(Duration),
+}
+
+/// How long that may be: renewals come in time, and nobody waits for days.
+type LeaseTime = Span<1_000, 86_400_000>;
+
 /// A limit, burst or weight.
 pub(crate) type Units = Whole<1, UNITS_MAX>;
 
@@ -162,6 +183,34 @@ impl Decode for Percent {
     }
 }
 
+impl Decode for LimitOf {
+    fn shape() -> Shape {
+        Shape::AnyOf(vec![Rate::shape(), Units::shape()])
+    }
+
+    fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
+        match &node.value {
+            Value::Whole(1..) => Units::decode(node, reader).map(|units| Self::AtOnce(units.0)),
+            _ => Rate::decode(node, reader).map(Self::Rate),
+        }
+    }
+}
+
+impl Decode for LeaseOf {
+    fn shape() -> Shape {
+        Shape::AnyOf(vec![LeaseTime::shape(), Units::shape()])
+    }
+
+    fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
+        match &node.value {
+            Value::Text(text) if text.parse::<i64>().is_err() => {
+                LeaseTime::decode(node, reader).map(|time| Self::Time(time.0))
+            }
+            _ => Units::decode(node, reader).map(|units| Self::Units(units.0)),
+        }
+    }
+}
+
 impl Decode for Rate {
     fn shape() -> Shape {
         Shape::Text("^[0-9_]+/([0-9_]*(ms|s|min|m|h|d)|month)$")
@@ -174,9 +223,7 @@ impl Decode for Rate {
                 return None;
             }
             Value::Whole(number) => {
-                let help =
-                    format!("say for how long: \"{number}/s\", \"{number}/min\", \"{number}/h\"");
-                reader.wrong_type(node, "a rate", &help);
+                reader.wrong_type(node, "a rate", &say_for_how_long(number));
                 return None;
             }
             _ => reader.text(node, "a rate such as \"100/min\"")?,
@@ -211,6 +258,11 @@ impl Decode for NewLimit {
             _ => Rate::decode(node, reader).map(|rate| Self::Rate(rate.limit)),
         }
     }
+}
+
+/// What to write instead of a count that lacks its window.
+pub(crate) fn say_for_how_long(count: impl std::fmt::Display) -> String {
+    format!("say for how long: \"{count}/s\", \"{count}/min\", \"{count}/h\"")
 }
 
 impl Decode for Version {

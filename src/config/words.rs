@@ -24,6 +24,7 @@ pub(crate) enum Kind {
     SlidingCounter,
     TokenBucket,
     LeakyBucket,
+    Concurrency,
 }
 
 /// `kind` of the store.
@@ -80,6 +81,7 @@ words!(Kind {
     "sliding-counter" => Self::SlidingCounter,
     "token-bucket" => Self::TokenBucket,
     "leaky-bucket" => Self::LeakyBucket,
+    "concurrency" => Self::Concurrency,
 });
 words!(StoreWord { "local" => Self::Local, "valkey" => Self::Valkey });
 words!(Unmatched { "404" => Self::NotFound, "421" => Self::Misdirected });

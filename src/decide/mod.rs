@@ -6,6 +6,7 @@
 pub mod all;
 pub mod bucket;
 pub mod calendar;
+pub mod concurrency;
 mod exact;
 pub mod fixed_window;
 mod leaky_bucket;
@@ -18,6 +19,7 @@ use std::num::{NonZeroU32, NonZeroU64};
 
 pub use all::{Ask, decide_all};
 pub use calendar::{Calendar, CalendarUnit};
+pub use concurrency::Concurrency;
 pub use fixed_window::{Anchor, FixedWindow};
 pub use leaky_bucket::LeakyBucket;
 pub use sliding_counter::SlidingCounter;
@@ -110,15 +112,25 @@ pub struct Decision {
     pub verdict: Verdict,
     /// The largest cost that would be allowed at this instant, after this decision.
     pub remaining: u64,
-    /// The least wait after which this cost is allowed if nobody else calls: 0 when allowed, `None` is never.
+    /// The least wait after which this cost is allowed if nobody else calls: 0 when allowed, `None` is never. Of
+    /// concurrency, where that hangs on others, when to try again.
     pub retry_after_us: Option<u64>,
-    /// How long until nothing of what was used counts any more.
+    /// How long until nothing of what was used counts any more; of units in flight, how long if they are not given back.
     pub reset_after_us: u64,
     /// How long an allowed request waits for its turn; 0 but in a leaky bucket.
     pub delay_us: u64,
 }
 
 impl Decision {
+    /// Has it tell what is left once `cost`, which `rule` lent, is given back.
+    pub(crate) fn give_back(&mut self, rule: &Rule, cost: Cost) {
+        let left = self.remaining.saturating_add(cost.units());
+        self.remaining = left.min(rule.capacity());
+        if self.remaining == rule.capacity() {
+            self.reset_after_us = 0;
+        }
+    }
+
     /// Has it tell what `found`, a look at cost 0, finds once what this decision charged is given back.
     pub const fn tell_of(&mut self, found: &Self) {
         self.remaining = found.remaining;
@@ -182,6 +194,8 @@ pub enum Rule {
     TokenBucket(TokenBucket),
     /// Drains steadily, makes what is allowed wait its turn.
     LeakyBucket(LeakyBucket),
+    /// Counts what is in flight.
+    Concurrency(Concurrency),
 }
 
 impl Rule {
@@ -194,19 +208,37 @@ impl Rule {
             Self::SlidingCounter(_) => "sliding-counter",
             Self::TokenBucket(_) => "token-bucket",
             Self::LeakyBucket(_) => "leaky-bucket",
+            Self::Concurrency(_) => "concurrency",
         }
     }
 
-    /// Units per window.
+    /// Units per window; `None` of a kind that has no window.
     #[must_use]
-    pub const fn limit(&self) -> Limit {
-        match self {
+    pub const fn limit(&self) -> Option<Limit> {
+        Some(match self {
             Self::FixedWindow(rule) => rule.limit(),
             Self::SlidingLog(rule) => rule.limit(),
             Self::SlidingCounter(rule) => rule.limit(),
             Self::TokenBucket(rule) => rule.limit(),
             Self::LeakyBucket(rule) => rule.limit(),
+            Self::Concurrency(_) => return None,
+        })
+    }
+
+    /// The units of its limit: per window, or at once where there is no window.
+    #[must_use]
+    pub const fn count(&self) -> NonZeroU64 {
+        match (self, self.limit()) {
+            (Self::Concurrency(rule), _) => rule.limit(),
+            (_, Some(limit)) => limit.count,
+            (_, None) => NonZeroU64::MIN,
         }
+    }
+
+    /// Whether what it charges is only lent: it counts until it is given back.
+    #[must_use]
+    pub const fn lends(&self) -> bool {
+        matches!(self, Self::Concurrency(_))
     }
 
     /// The most units at once: a bucket's burst, else the limit. A larger cost is never allowed.
@@ -215,7 +247,7 @@ impl Rule {
         match self {
             Self::TokenBucket(rule) => rule.burst(),
             Self::LeakyBucket(rule) => rule.burst(),
-            _ => self.limit().count.get(),
+            _ => self.count().get(),
         }
     }
 
@@ -226,6 +258,16 @@ impl Rule {
             Self::FixedWindow(rule) => rule.calendar(),
             _ => None,
         }
+    }
+
+    /// From when on what is kept equals a fresh state, where `decision` was made at `now`. In process what is lent counts
+    /// until it is given back.
+    #[must_use]
+    pub const fn fresh_at(&self, now: Timestamp, decision: &Decision) -> Timestamp {
+        if self.lends() && decision.reset_after_us > 0 {
+            return Timestamp::from_micros(EXACT_MAX);
+        }
+        Timestamp::from_micros(now.as_micros().saturating_add(decision.reset_after_us))
     }
 
     /// Decides one request at `now`, charging `cost` or nothing.
@@ -259,6 +301,10 @@ impl Rule {
             Self::LeakyBucket(rule) => {
                 let (keep, decision) = rule.decide(kept.and_then(State::as_bucket), now, cost);
                 (keep.map(|k| Change::Keep(State::Bucket(k))), decision)
+            }
+            Self::Concurrency(rule) => {
+                let (keep, decision) = rule.decide(kept.and_then(State::as_concurrency), cost);
+                (keep.map(|k| Change::Keep(State::Concurrency(k))), decision)
             }
         };
         (change.unwrap_or(Change::None), decision)
@@ -322,6 +368,10 @@ impl Rule {
                 let kept = kept.as_ref().and_then(State::as_bucket);
                 State::Bucket(rule.charge_late(kept, cost, now))
             }
+            Self::Concurrency(_) => {
+                let kept = kept.as_ref().and_then(State::as_concurrency);
+                State::Concurrency(Concurrency::charge_late(kept, cost))
+            }
         }
     }
 
@@ -341,6 +391,9 @@ impl Rule {
             }
             (Self::LeakyBucket(rule), State::Bucket(kept)) => {
                 rule.refund(kept, charge, now).map(State::Bucket)
+            }
+            (Self::Concurrency(_), State::Concurrency(kept)) => {
+                Concurrency::release(kept, charge.cost).map(State::Concurrency)
             }
             (_, kept) => Some(kept),
         }
@@ -372,6 +425,7 @@ impl Rule {
             Self::LeakyBucket(rule) => rule
                 .share(instances)
                 .map_or_else(|| self.clone(), Self::LeakyBucket),
+            Self::Concurrency(rule) => Self::Concurrency(rule.share(instances)),
         }
     }
 }
@@ -387,6 +441,8 @@ pub enum State {
     SlidingCounter(sliding_counter::State),
     /// Of a token bucket or a leaky bucket.
     Bucket(bucket::State),
+    /// Of concurrency.
+    Concurrency(concurrency::State),
 }
 
 impl State {
@@ -420,6 +476,20 @@ impl State {
         } else {
             None
         }
+    }
+
+    const fn as_concurrency(&self) -> Option<concurrency::State> {
+        if let Self::Concurrency(state) = self {
+            Some(*state)
+        } else {
+            None
+        }
+    }
+
+    /// Whether it outlives the process: what is in flight ends with it.
+    #[must_use]
+    pub const fn outlives_process(&self) -> bool {
+        !matches!(self, Self::Concurrency(_))
     }
 }
 

@@ -10,6 +10,7 @@ use tracing::warn;
 
 use super::context::{Context, Denied, Ruled};
 use super::gateway::Gateway;
+use super::slot::Slot;
 use super::wait::Place;
 use super::{head, tally};
 use crate::answer::{self, Answer, Asked, Refusal};
@@ -115,13 +116,17 @@ async fn decide<'g>(
         body,
         &config.store.key_secret,
     );
-    tally::missing_keys(gateway, ctx, &demanded);
+    tally::not_asked(gateway, ctx, &demanded);
     tally::missing_costs(gateway, &demanded.unpriced);
     refuse_without_key(&demanded)?;
     ctx.place = place(gateway, &mut demanded);
     let outcome = gateway.limiter.decide(&demanded.checks).await;
     ctx.settling
         .hold(config, &outcome.charged, &demanded.awaited);
+    let lent = outcome.charged.iter();
+    ctx.slots = lent
+        .filter_map(|charged| Slot::new(&ctx.gateway, charged))
+        .collect();
     tally::decisions(gateway, ctx, &demanded, &outcome);
     ctx.rulings = outcome
         .rulings

@@ -11,6 +11,7 @@ use prometheus::IntGauge;
 
 use super::gateway::Gateway;
 use super::settle::Settling;
+use super::slot::Slot;
 use super::wait::Place;
 use crate::check::{Check, EntityKey, Identity, Policy, Ruling, Source};
 use crate::client::Client;
@@ -44,6 +45,8 @@ pub struct Context {
     pub rulings: Vec<Ruled>,
     /// What was charged and is not final.
     pub settling: Settling,
+    /// What it was lent for as long as it is in flight.
+    pub slots: Vec<Slot>,
     /// Policies whose key was missing.
     pub missing_key: Vec<Arc<Policy>>,
     /// Whether our own answer, not the upstream's, turned it away, and the wait it told.
@@ -201,6 +204,7 @@ impl Context {
             admitted: None,
             rulings: Vec::new(),
             settling: Settling::new(Arc::clone(&gateway)),
+            slots: Vec::new(),
             missing_key: Vec::new(),
             denied: None,
             body_begun: None,
@@ -259,19 +263,25 @@ impl Context {
 
 /// Counted in a gauge, until it is dropped.
 #[derive(Debug)]
-pub struct Gauged(IntGauge);
+pub struct Gauged(IntGauge, i64);
 
 impl Gauged {
     /// One more.
     #[must_use]
     pub fn new(gauge: &IntGauge) -> Self {
-        gauge.inc();
-        Self(gauge.clone())
+        Self::several(gauge, 1)
+    }
+
+    /// So many more.
+    #[must_use]
+    pub fn several(gauge: &IntGauge, units: i64) -> Self {
+        gauge.add(units);
+        Self(gauge.clone(), units)
     }
 }
 
 impl Drop for Gauged {
     fn drop(&mut self) {
-        self.0.dec();
+        self.0.sub(self.1);
     }
 }

@@ -165,7 +165,7 @@ fn append(
         },
         source: telling.map(|ruling| ruling.source.as_str()),
         policy: telling.map(|ruling| &*ruling.check.policy.name),
-        limit: telling.map(|ruling| ruling.check.rule.limit().count.get()),
+        limit: telling.map(|ruling| ruling.check.rule.count().get()),
         remaining: telling.map(|ruling| ruling.decision.remaining),
         retry_after_s: ctx.denied.and_then(|denied| denied.retry_after_s),
         shadow_denied: rulings

@@ -21,6 +21,7 @@ pub mod reload;
 pub mod respond;
 pub mod serve;
 pub mod settle;
+pub mod slot;
 mod stop;
 pub mod tally;
 mod unread;
@@ -216,9 +217,13 @@ impl ProxyHttp for Proxy {
         &self,
         _session: &mut Session,
         _body: &mut Option<Bytes>,
-        _end_of_stream: bool,
+        end_of_stream: bool,
         ctx: &mut Context,
     ) -> pingora::Result<Option<Duration>> {
+        if end_of_stream {
+            // The upstream is done with it. Whoever has read the answer finds it so.
+            ctx.slots.clear();
+        }
         if forward::out_of_time(ctx) {
             return Error::e_explain(ErrorType::ReadTimedout, "the route's time is over");
         }
@@ -267,6 +272,7 @@ impl ProxyHttp for Proxy {
         }
         // The answer is over: it is no load any more while its charges are settled.
         ctx.load = None;
+        ctx.slots.clear();
         settle::at_end(ctx, error.is_none()).await;
         let gateway = Arc::clone(&ctx.gateway);
         log::record(&gateway, &log::Served::of(session, ctx), ctx);

@@ -256,6 +256,7 @@ impl BackgroundService for Background {
         let gateway = self.current.get();
         tokio::spawn(flush(Arc::clone(&gateway)));
         tokio::spawn(sweep(Arc::clone(&gateway)));
+        tokio::spawn(keep_slots(Arc::clone(&gateway)));
         tokio::spawn(resolve(self.current.clone()));
         tokio::spawn(look_at_keys(self.current.clone()));
         if let Some((reloader, fingerprint)) = &self.watch {
@@ -319,6 +320,13 @@ async fn look_at_keys(current: Current) {
         if looked.await.is_err() {
             warn!("looking at the files of keys failed");
         }
+    }
+}
+
+/// Tells the shared store what is in flight here, for as long as the process lives.
+async fn keep_slots(gateway: Arc<Gateway>) {
+    if let Some(store) = gateway.limiter.shared() {
+        store.keep_slots().await;
     }
 }
 

@@ -61,6 +61,7 @@ pub(super) async fn drain(gateway: &Gateway, closed: &AtomicBool, end: &End) -> 
     }
     gateway.save_usage();
     if let Some(store) = gateway.limiter.shared() {
+        store.release_all().await;
         store.return_leases(&gateway.config.policies).await;
         store.withdraw().await;
     }

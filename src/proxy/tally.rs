@@ -8,12 +8,12 @@ use crate::record::metrics;
 use crate::store::limiter::Outcome;
 use crate::store::{Cause, StoreError};
 
-/// Counts, and remembers, the policies whose key is missing.
-pub fn missing_keys(gateway: &Gateway, ctx: &mut Context, demanded: &Demanded<'_>) {
+/// Counts the policies that do not apply, or deny since their key is missing; and remembers those whose key is.
+pub fn not_asked(gateway: &Gateway, ctx: &mut Context, demanded: &Demanded<'_>) {
     let route = gateway
         .metrics
         .route(ctx.route.as_ref().map(|route| route.index));
-    for policy in &demanded.skipped {
+    for policy in demanded.skipped.iter().chain(&demanded.uncounted) {
         route.decision(policy.index, metrics::Verdict::Skip, None);
     }
     for policy in &demanded.missing {

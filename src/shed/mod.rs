@@ -239,7 +239,10 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.rest();
-        self.load.0.counts.fetch_sub(IN_FLIGHT, Ordering::AcqRel);
+        let unanswered = if self.is_unanswered { UNANSWERED } else { 0 };
+        self.load
+            .0
+            .counts
+            .fetch_sub(IN_FLIGHT + unanswered, Ordering::AcqRel);
     }
 }

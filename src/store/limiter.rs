@@ -11,7 +11,7 @@ use super::valkey::{Reserved, Spared, ValkeyStore};
 use super::{Settlement, StoreError, charged};
 use crate::check::{Check, OnStoreFailure, Policy, Ruling, Scope, Source};
 use crate::clock::monotonic_now;
-use crate::decide::{Charge, Cost, Decision, Settled};
+use crate::decide::{Charge, Cost, Decision, Settled, Timestamp, Verdict};
 
 /// Both stores, and what becomes of a request when the shared one fails.
 #[derive(Debug)]
@@ -195,6 +195,21 @@ impl Limiter {
         (found, failure)
     }
 
+    /// What was lent is given back: here at once, to the shared store in the background. Waits for nothing.
+    pub fn release(&self, charged: &Charged<'_>) {
+        match charged.ledger {
+            Ledger::Shared => {
+                if let Some(store) = &self.shared {
+                    store.release(&charged.check);
+                }
+            }
+            Ledger::Local(outage) => {
+                let settlement = Settlement::given_back((charged.check, charged.charge));
+                self.local.settle(outage, &[settlement]);
+            }
+        }
+    }
+
     /// What these checks find, in an outage or not, taking nothing.
     fn looked_at<'a>(&self, checks: &[Check<'a>], outage: Option<Outage>) -> Vec<Ruling<'a>> {
         let looks: Vec<_> = checks
@@ -242,6 +257,7 @@ impl Limiter {
         match self.local.decide_in(outage.unwrap_or_default(), checks) {
             Ok((at, decisions)) => Booked {
                 charged: charged(checks, &decisions, at),
+                lent: Vec::new(),
                 outcome: Outcome {
                     rulings: ruled(checks.iter().copied().zip(decisions), source),
                     ..Outcome::default()
@@ -289,7 +305,15 @@ impl Limiter {
                 ..*check
             })
             .collect();
-        let mut booked = self.decide_in_process(&fallback, Some(outage));
+        let (lent, counted): (Vec<_>, Vec<_>) =
+            fallback.into_iter().partition(|check| check.rule.lends());
+        let mut booked = take_alone(store, &lent);
+        if booked.outcome.allows() {
+            booked.add(self.decide_in_process(&counted, Some(outage)));
+        } else {
+            let looked = self.looked_at(&counted, Some(outage));
+            booked.outcome.rulings.extend(looked);
+        }
         booked.outcome.failure = Some(failure);
         booked
     }
@@ -299,19 +323,27 @@ impl Limiter {
         let Booked {
             mut outcome,
             charged,
+            lent,
             outage,
         } = booked;
+        for (check, _) in lent {
+            if let Some(store) = &self.shared {
+                store.release(&check);
+            }
+            let is_of = |ruling: &&mut Ruling<'_>| ruling.check.policy.index == check.policy.index;
+            if let Some(ruling) = outcome.rulings.iter_mut().find(is_of) {
+                ruling.decision.give_back(check.rule, check.cost);
+            }
+        }
         if charged.is_empty() {
             return outcome;
         }
         let settlements: Vec<_> = charged.into_iter().map(Settlement::given_back).collect();
         self.local.settle(outage.unwrap_or_default(), &settlements);
-        let checks: Vec<_> = outcome.rulings.iter().map(|ruling| ruling.check).collect();
-        for (ruling, found) in outcome
-            .rulings
-            .iter_mut()
-            .zip(self.looked_at(&checks, outage))
-        {
+        let is_counted = |ruling: &&mut Ruling<'_>| outage.is_none() || !ruling.check.rule.lends();
+        let mut counted: Vec<_> = outcome.rulings.iter_mut().filter(is_counted).collect();
+        let checks: Vec<_> = counted.iter().map(|ruling| ruling.check).collect();
+        for (ruling, found) in counted.iter_mut().zip(self.looked_at(&checks, outage)) {
             ruling.decision.tell_of(&found.decision);
         }
         outcome
@@ -323,6 +355,8 @@ impl Limiter {
 struct Booked<'a> {
     outcome: Outcome<'a>,
     charged: Vec<(Check<'a>, Charge)>,
+    /// What it was lent of the shared store's, without asking there.
+    lent: Vec<(Check<'a>, Charge)>,
     /// The outage of the shared store that it is counted in, if it is.
     outage: Option<Outage>,
 }
@@ -333,7 +367,42 @@ impl<'a> Booked<'a> {
         let ledger = Ledger::Local(self.outage.unwrap_or_default());
         self.outcome.charged = to_settle(self.charged, ledger);
         self.outcome
+            .charged
+            .extend(to_settle(self.lent, Ledger::Shared));
+        self.outcome
     }
+
+    fn add(&mut self, other: Self) {
+        self.outcome.add(other.outcome);
+        self.charged.extend(other.charged);
+        self.lent.extend(other.lent);
+        self.outage = self.outage.or(other.outage);
+    }
+}
+
+/// Decides by this gateway's shares of what is lent. The store hears of it when it is back.
+fn take_alone<'a>(store: &ValkeyStore, checks: &[Check<'a>]) -> Booked<'a> {
+    let mut booked = Booked::default();
+    for check in checks {
+        let Some(decision) = store.take_alone(check) else {
+            // There is no room to remember it.
+            booked.outcome.unavailable = Some(check.policy).filter(|_| !check.shadow);
+            continue;
+        };
+        if decision.verdict == Verdict::Allow && check.cost.units() > 0 {
+            let charge = Charge {
+                at: Timestamp::default(),
+                cost: check.cost,
+                reset_after_us: decision.reset_after_us,
+            };
+            booked.lent.push((*check, charge));
+        }
+        booked
+            .outcome
+            .rulings
+            .extend(ruled([(*check, decision)], Source::Fallback));
+    }
+    booked
 }
 
 impl<'a> From<Outcome<'a>> for Booked<'a> {
@@ -350,7 +419,7 @@ impl<'a> From<Outcome<'a>> for Booked<'a> {
 fn to_settle(charged: Vec<(Check<'_>, Charge)>, ledger: Ledger) -> Vec<Charged<'_>> {
     charged
         .into_iter()
-        .filter(|(check, _)| check.policy.given_back)
+        .filter(|(check, _)| check.policy.given_back || check.rule.lends())
         .map(|(check, charge)| Charged {
             check,
             charge,

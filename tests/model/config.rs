@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use tollgate::config::{
     Action, Config, LoadOptions, Loaded, StoreKind, Target, dump, load, load_text, schema, summary,
 };
 use tollgate::decide::{Cost, Rule};
+use tollgate::shed::{Priority, Settings};
 
 /// A configuration in which `{}` stands for more.
 const AROUND: &str = r#"
@@ -707,7 +709,7 @@ fn rates_are_counts_over_windows() {
         let config = accepted(&with_policy(&format!(
             "kind = \"sliding-counter\"\nlimit = \"{rate}\"\nkey = \"ip\"\n"
         )));
-        let limit = config.policies[0].rule.limit();
+        let limit = config.policies[0].rule.limit().unwrap();
         assert_eq!(limit.count.get(), count, "{rate}");
         assert_eq!(limit.window_us.get(), window_ms * 1_000, "{rate}");
     }
@@ -761,7 +763,7 @@ fn a_calendar_has_the_windows_of_its_unit_and_another_one_starts_afresh() {
     for (limit, anchor, days, expected) in rows {
         let (policy, sentence) = with(limit, anchor);
         assert_eq!(
-            policy.rule.limit().window_us.get(),
+            policy.rule.limit().unwrap().window_us.get(),
             days * DAY_US,
             "{anchor}"
         );
@@ -1074,6 +1076,64 @@ fn a_generation_changes_with_kind_window_and_key_and_with_nothing_else() {
         ))
     };
     assert_ne!(anchored("epoch"), anchored("first-request"));
+}
+
+#[test]
+fn load_shedding_is_off_where_it_is_not_asked_for_and_where_nothing_is_denied() {
+    let shedding = |text: &str, env: &[(&str, &str)]| {
+        let loaded = load_text(
+            Path::new("t.toml"),
+            &format!("{text}\n{AROUND}priority = \"high\"\n"),
+            &options(env),
+        );
+        let found = codes(&loaded);
+        (loaded.config.unwrap().load_shedding, found)
+    };
+    let settings = |max_in_flight, target_us| {
+        Some(Settings {
+            max_in_flight: NonZeroU32::new(max_in_flight).unwrap(),
+            target_us: NonZeroU64::new(target_us),
+        })
+    };
+    const TABLE: &str = "[load_shedding]\nmax_in_flight = 2000";
+    assert_eq!(shedding("", &[]), (None, vec![Code::W220]));
+    assert_eq!(shedding(TABLE, &[]), (settings(2_000, 0), vec![]));
+    let aiming = format!("{TABLE}\ntarget_latency = \"200ms\"");
+    assert_eq!(shedding(&aiming, &[]).0, settings(2_000, 200_000));
+    assert_eq!(
+        shedding(&format!("mode = \"shadow\"\n{TABLE}"), &[]).0,
+        None
+    );
+    let by_environment = [
+        ("TOLLGATE__LOAD_SHEDDING__MAX_IN_FLIGHT", "70"),
+        ("TOLLGATE__LOAD_SHEDDING__TARGET_LATENCY", "1s"),
+    ];
+    assert_eq!(shedding("", &by_environment).0, settings(70, 1_000_000));
+    for number in ["1", "0", "10_000_001"] {
+        let loaded = read(&format!(
+            "[load_shedding]\nmax_in_flight = {number}\n{AROUND}"
+        ));
+        assert_eq!(codes(&loaded), [Code::E026], "{number}");
+    }
+    let route = |text: &str| accepted(text).routes.iter().next().unwrap().priority;
+    assert_eq!(route(AROUND), Priority::Normal);
+    assert_eq!(route(&format!("{AROUND}priority = \"low\"")), Priority::Low);
+}
+
+#[test]
+fn preflights_are_counted_by_the_outer_shield_unless_it_is_said_otherwise() {
+    for (fields, counted) in [
+        ("", false),
+        ("preflights = true", true),
+        ("preflights = false", false),
+        ("store = \"shared\"", false),
+        ("store = \"local\"", true),
+        ("store = \"local\"\npreflights = false", false),
+    ] {
+        let policy = format!("kind = \"token-bucket\"\nlimit = \"10/s\"\nkey = \"ip\"\n{fields}\n");
+        let config = accepted(&with_policy(&policy));
+        assert_eq!(config.policies[0].preflights, counted, "{fields}");
+    }
 }
 
 #[test]

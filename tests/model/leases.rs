@@ -105,7 +105,7 @@ impl<'w> World<'w> {
     }
 
     fn play(&mut self) {
-        let limit = self.policy.rule.limit();
+        let limit = self.policy.rule.limit().unwrap();
         let (count, window_us) = (limit.count.get(), limit.window_us.get());
         let mut at = 0;
         // Now and then more than the limit, now and then less, now and then nothing.
@@ -203,7 +203,7 @@ impl<'w> World<'w> {
 
     /// No span of a window lets through more than the rule does, and what the gateways held before it.
     fn holds(&mut self, kind: &str) {
-        let limit = self.policy.rule.limit();
+        let limit = self.policy.rule.limit().unwrap();
         let (count, window_us) = (limit.count.get(), limit.window_us.get());
         let by_rule = match kind {
             "sliding-log" | "strict" => count,

@@ -28,4 +28,5 @@ mod local_store;
 mod properties;
 mod routes;
 mod shedding;
+mod slots;
 mod vectors;

@@ -11,7 +11,7 @@ impl Fraction {
     }
 
     pub(crate) fn units_wide(units: u128, rule: &Rule) -> u128 {
-        units * u128::from(rule.limit().window_us.get())
+        units * u128::from(rule.limit().unwrap().window_us.get())
     }
 }
 
@@ -24,7 +24,7 @@ pub(crate) struct Definition<'a> {
 impl Definition<'_> {
     /// What counts at `now`, as a [`Fraction`].
     pub(crate) fn used(&self, now: u64) -> u128 {
-        let window = self.rule.limit().window_us.get();
+        let window = self.rule.limit().unwrap().window_us.get();
         let sum = |counts: &dyn Fn(u64) -> bool| {
             self.allowed
                 .iter()
@@ -69,7 +69,7 @@ impl Definition<'_> {
                 (sum(&|t| t / window == now / window) + inside) * wide
             }
             Rule::TokenBucket(_) | Rule::LeakyBucket(_) => {
-                let count = u128::from(self.rule.limit().count.get());
+                let count = u128::from(self.rule.count().get());
                 let (mut debt, mut stamp) = (0_u128, 0);
                 let drain = |debt: u128, from: u64, to: u64| {
                     debt.saturating_sub(u128::from(to - from) * count)
@@ -80,6 +80,7 @@ impl Definition<'_> {
                 }
                 drain(debt, stamp, now)
             }
+            Rule::Concurrency(_) => unreachable!("it has no window"),
         }
     }
 

@@ -201,6 +201,7 @@ fn policy(rule: Rule) -> Policy {
         rule,
         key: Box::new([KeySource::Global]),
         on_missing_key: OnMissingKey::Skip,
+        preflights: false,
         on_store_failure: OnStoreFailure::Allow,
         lease: None,
         outcomes: None,

@@ -8,6 +8,7 @@ use crate::answer::words;
 use crate::config::error::Code;
 use crate::config::file::{Kind, Policy as Written};
 use crate::config::moments::{AnchorAt, ZoneName};
+use crate::config::values::LimitOf;
 use crate::decide::{Anchor, Calendar, CalendarUnit};
 
 /// The calendars of a configuration, each once: a table of days has fifty thousand edges.
@@ -44,7 +45,10 @@ impl Builder<'_> {
         let Some(limit) = &written.limit else {
             return false;
         };
-        let (rate, count) = (limit.value, limit.value.limit.count);
+        let LimitOf::Rate(rate) = limit.value else {
+            return true;
+        };
+        let count = rate.limit.count;
         let is_fixed_window = value(&written.kind) == Some(Kind::FixedWindow);
         let calendar = match value(&written.anchor) {
             Some(AnchorAt::Calendar(unit, _)) if is_fixed_window => Some(unit),

@@ -68,7 +68,11 @@ impl Builder<'_> {
                     Code::E039,
                     at,
                     format!("`{field}` means nothing here: {why}"),
-                    "take it out",
+                    if field == "from" {
+                        "write a number, or read it from the request"
+                    } else {
+                        "take it out"
+                    },
                 );
             }
         };
@@ -80,6 +84,12 @@ impl Builder<'_> {
                 "what the request says is known before it passes",
             ),
             CostSource::Response(_) => {
+                let lent = table.from.as_ref().map(|from| from.place);
+                idle(
+                    "from",
+                    lent.filter(|_| rule.is_some_and(Rule::lends)),
+                    "of kind \"concurrency\" all is given back once the answer is over",
+                );
                 idle(
                     "default",
                     at(&table.default),

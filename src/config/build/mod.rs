@@ -3,6 +3,7 @@
 mod admin;
 mod answers;
 mod calendars;
+mod concurrency;
 mod cost;
 mod gateway;
 pub(super) mod identity;

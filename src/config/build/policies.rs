@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::answers::DEFAULT;
 use super::calendars::Calendars;
@@ -23,6 +24,7 @@ use crate::config::items::Count;
 use crate::config::key_source::is_unverified;
 use crate::config::moments::AnchorAt;
 use crate::config::source::Place;
+use crate::config::values::{LeaseOf, LimitOf};
 use crate::config::wire::StatusItem;
 use crate::decide::{
     FixedWindow, LeakyBucket, Rule, SlidingCounter, SlidingLog, TokenBucket, TooLarge,
@@ -98,6 +100,7 @@ impl Builder<'_> {
         // Where the store could not be built, its defaults keep the policies' own mistakes coming.
         let on_failure = store.map_or(OnStoreFailure::Local, |store| store.on_failure);
         let instances = store.map_or(NonZeroU32::MIN, |store| store.instances);
+        let patience = store.map_or(Duration::ZERO, Store::patience);
         let shadow = value(&file.mode) == Some(GlobalMode::Shadow);
         let rejects = reject_names(file);
         let given_back = given_back(file, store);
@@ -111,6 +114,7 @@ impl Builder<'_> {
                     name,
                     on_failure,
                     instances,
+                    patience,
                     shadow,
                     rejects: &rejects,
                     given_back: &given_back,
@@ -148,6 +152,8 @@ impl Builder<'_> {
             .iter()
             .map(|source| source.value.clone())
             .collect();
+        self.check_lease(common, written);
+        let is_lent = rule.lends();
         let mode = match value(&written.mode)? {
             Mode::Enforce if common.shadow => Mode::Shadow,
             mode => mode,
@@ -161,14 +167,16 @@ impl Builder<'_> {
             key: sources,
             // Where the key cannot be missing, nobody asks; routes see to it where it can.
             on_missing_key: value(&written.on_missing_key).unwrap_or(OnMissingKey::Skip),
+            preflights: value(&written.preflights)
+                .unwrap_or(value(&written.store)? == Scope::Local),
             on_store_failure: value(&written.on_store_failure).unwrap_or(common.on_failure),
             scope: value(&written.store)?,
-            lease: match &written.lease {
-                Some(lease) => Some(non_zero(lease.value.0)?),
-                None => None,
+            lease: match value(&written.lease) {
+                Some(LeaseOf::Units(units)) => Some(non_zero(units)?),
+                _ => None,
             },
             outcomes: outcomes?,
-            given_back: common.given_back.contains(common.name) || outcomes?.is_some(),
+            given_back: common.given_back.contains(common.name) || outcomes?.is_some() || is_lent,
             mode,
             unit: value(&written.unit)?,
             reject: reject?,
@@ -231,6 +239,23 @@ impl Builder<'_> {
         };
         let misplaced = [
             place(
+                "count",
+                match &written.count {
+                    Some(At {
+                        value: Count::By(_),
+                        place,
+                    }) => Some(*place),
+                    _ => None,
+                },
+                &[
+                    Kind::FixedWindow,
+                    Kind::SlidingLog,
+                    Kind::SlidingCounter,
+                    Kind::TokenBucket,
+                    Kind::LeakyBucket,
+                ],
+            ),
+            place(
                 "burst",
                 written.burst.as_ref().map(|at| at.place),
                 &[Kind::TokenBucket, Kind::LeakyBucket],
@@ -258,15 +283,21 @@ impl Builder<'_> {
                     Kind::SlidingLog,
                     Kind::SlidingCounter,
                     Kind::TokenBucket,
+                    Kind::Concurrency,
                 ],
             ),
         ];
         if let (Some(lease), Some(Scope::Local)) = (&written.lease, value(&written.store)) {
+            let why = if kind == Kind::Concurrency {
+                "what is in flight in a gateway that dies ends with it"
+            } else {
+                "what each gateway counts for itself it need not take ahead"
+            };
             self.error(
                 Code::E030,
                 lease.place,
                 format!("`lease` means nothing for store = \"local\", in policy `{name}`"),
-                "take it out: what each gateway counts for itself it need not take ahead",
+                format!("take it out: {why}"),
             );
         }
         for (field, place, kinds) in misplaced.into_iter().flatten() {
@@ -306,8 +337,13 @@ impl Builder<'_> {
         let name = common.name;
         let kind = value(&written.kind)?;
         let limit_at = written.limit.as_ref()?;
+        let limit = match (kind, limit_at.value) {
+            (Kind::Concurrency, LimitOf::AtOnce(units)) => {
+                return self.concurrency(units, written);
+            }
+            (kind, of) => self.rate(name, kind, limit_at.place, of)?.limit,
+        };
         let goes_with_anchor = self.check_calendar(name, written);
-        let limit = limit_at.value.limit;
         let burst = match &written.burst {
             Some(burst) => non_zero(burst.value.0)?,
             None => limit.count,
@@ -325,6 +361,8 @@ impl Builder<'_> {
             }
             Kind::TokenBucket => TokenBucket::new(limit, burst).map(Rule::TokenBucket),
             Kind::LeakyBucket => LeakyBucket::new(limit, burst, max_wait_us).map(Rule::LeakyBucket),
+            // Built above: it has no window.
+            Kind::Concurrency => return None,
         };
         built
             .map_err(|TooLarge { found, largest }| {
@@ -367,11 +405,13 @@ impl Builder<'_> {
 }
 
 /// What building a policy needs beside what is written.
-struct Common<'a> {
+pub(super) struct Common<'a> {
     index: usize,
-    name: &'a str,
+    pub(super) name: &'a str,
     on_failure: OnStoreFailure,
     instances: NonZeroU32,
+    /// The longest that the shared store is waited for.
+    pub(super) patience: Duration,
     shadow: bool,
     rejects: &'a [&'a str],
     given_back: &'a BTreeSet<&'a str>,
@@ -435,7 +475,8 @@ fn generation(rule: &Rule, written: &Written, key: &[KeySource]) -> Generation {
     };
     part(&STATE_FORMAT.to_le_bytes());
     part(rule.kind().as_bytes());
-    part(&rule.limit().window_us.get().to_le_bytes());
+    let window_us = rule.limit().map_or(0, |limit| limit.window_us.get());
+    part(&window_us.to_le_bytes());
     let from_first = value(&written.anchor) == Some(AnchorAt::FirstRequest);
     let strict = value(&written.strict) == Some(true);
     part(&[u8::from(from_first), u8::from(strict)]);
@@ -458,6 +499,7 @@ impl Kind {
             Self::SlidingCounter => "sliding-counter",
             Self::TokenBucket => "token-bucket",
             Self::LeakyBucket => "leaky-bucket",
+            Self::Concurrency => "concurrency",
         }
     }
 }

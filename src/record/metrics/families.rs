@@ -56,6 +56,10 @@ pub struct Families {
     pub store_nodes: [IntGauge; 2],
     /// Gateways that share the store, as far as it is known.
     pub store_instances: IntGauge,
+    /// Units in flight here that the shared store counts.
+    pub store_slots: IntGauge,
+    /// Of these, those that it had lost and was told anew.
+    pub store_slots_restored: IntCounter,
     /// Entries of the store in process.
     pub local_keys: IntGauge,
     /// Lines of the access log that were dropped.
@@ -73,6 +77,7 @@ pub struct Families {
     pub(super) near_limit: IntCounterVec,
     pub(super) queue_waits: HistogramVec,
     pub(super) queue_depths: IntGaugeVec,
+    pub(super) in_use: IntGaugeVec,
     pub(super) limits: IntGaugeVec,
     pub(super) upstream_requests: IntCounterVec,
     pub(super) upstream_durations: HistogramVec,
@@ -213,6 +218,17 @@ impl Families {
                 "tollgate_store_instances",
                 "Gateways last seen in the shared store; 0 without one.",
             )?,
+            store_slots: make.gauge(
+                "tollgate_store_slots",
+                "Units in flight here that the shared store counts.",
+            )?,
+            store_slots_restored: make
+                .counters(
+                    "tollgate_store_slots_restored_total",
+                    "Units in flight that the shared store had lost, and was told anew.",
+                    &[],
+                )?
+                .with_label_values::<&str>(&[]),
             local_keys: make.gauge(
                 "tollgate_store_local_keys",
                 "Entries of the store in process.",
@@ -246,9 +262,14 @@ impl Families {
                 "Requests that wait for their turn.",
                 &["policy"],
             )?,
+            in_use: make.gauges(
+                "tollgate_policy_concurrency_in_use",
+                "Units in flight here of concurrency that counts everybody together.",
+                &["policy"],
+            )?,
             limits: make.gauges(
                 "tollgate_policy_limit",
-                "Configured units per window.",
+                "Configured units per window, or at once.",
                 &["policy", "tier"],
             )?,
             upstream_requests: make.counters(
@@ -383,6 +404,7 @@ impl Families {
         let _ = self.near_limit.remove_label_values(&[name]);
         let _ = self.queue_waits.remove_label_values(&[name]);
         let _ = self.queue_depths.remove_label_values(&[name]);
+        let _ = self.in_use.remove_label_values(&[name]);
         let _ = self.limits.remove_label_values(&[name, TIER]);
     }
 

@@ -140,10 +140,9 @@ impl LocalStore {
             .sum();
         self.reserve(added, &keys, &mut held, now)?;
         let mut decisions = Vec::with_capacity(steps.len());
-        for (key, (change, decision)) in keys.iter().zip(steps) {
+        for ((check, key), (change, decision)) in checks.iter().zip(&keys).zip(steps) {
             if let Some(shard) = held.shard_mut(key) {
-                let fresh_at = now.as_micros().saturating_add(decision.reset_after_us);
-                shard.apply(*key, change, Timestamp::from_micros(fresh_at));
+                shard.apply(*key, change, check.rule.fresh_at(now, &decision));
             }
             decisions.push(decision);
         }
@@ -165,8 +164,7 @@ impl LocalStore {
         let kept = slot.as_ref().map(|slot| slot.state());
         let (change, decision) = check.rule.decide(kept, now, check.cost);
         if change != Change::None {
-            let fresh_at =
-                Timestamp::from_micros(now.as_micros().saturating_add(decision.reset_after_us));
+            let fresh_at = check.rule.fresh_at(now, &decision);
             if let Some(slot) = slot {
                 slot.apply(change, fresh_at);
             } else {
@@ -213,7 +211,7 @@ impl LocalStore {
                 .is_some_and(|shard| shard.get(key).is_some());
             let fresh_at = |state: &State| {
                 let found = check.rule.decide(Some(state), now, Cost::NONE).1;
-                Timestamp::from_micros(now.as_micros().saturating_add(found.reset_after_us))
+                check.rule.fresh_at(now, &found)
             };
             if known {
                 let Some(shard) = held.shard_mut(key) else {

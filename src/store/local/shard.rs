@@ -78,11 +78,11 @@ impl Shard {
         self.slots.get_mut(place)
     }
 
-    /// Every state that counts at `now`, in this outage if it was counted in one.
+    /// Every state that counts at `now`, in this outage if it was counted in one, and would after a restart.
     pub(super) fn kept(&self, now: Timestamp, outage: Outage) -> impl Iterator<Item = Kept> {
         self.slots
             .iter()
-            .filter(move |slot| slot.counts(now, outage))
+            .filter(move |slot| slot.counts(now, outage) && slot.state.outlives_process())
             .map(|slot| Kept {
                 key: slot.key,
                 state: slot.state.clone(),

@@ -15,7 +15,7 @@ use super::Settings;
 use super::announce::{self, Announcer};
 use super::failure::{Blame, classify, redirect};
 use super::node::{Node, TELL_AGAIN_AFTER, chance, once_open};
-use super::script::{DECIDE, SETTLE};
+use super::script::{DECIDE, HOLD, SETTLE};
 use crate::clock::monotonic_now;
 use crate::store::{Cause, StoreError};
 
@@ -124,6 +124,7 @@ impl Keeper {
             ping(&mut connection).await?;
             DECIDE.load(&mut connection).await?;
             SETTLE.load(&mut connection).await?;
+            HOLD.load(&mut connection).await?;
             self.node.census().connected(monotonic_now());
             self.hear(&mut connection).await?;
             RedisResult::Ok(Candidate { connection, server })

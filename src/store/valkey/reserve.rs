@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use super::batch::Decided;
 use super::calls::{Failed, Job};
@@ -18,7 +18,7 @@ use super::{Servers, ValkeyStore};
 use crate::check::{Check, Policy};
 use crate::clock::monotonic_now;
 use crate::decide::{Charge, Decision, Verdict};
-use crate::store::{Settlement, StoreError, charged};
+use crate::store::{Cause, Settlement, StoreError, charged};
 
 /// How many leases of one server are given back in one call at most.
 const GIVEN_BACK_MAX: usize = 64;
@@ -156,14 +156,14 @@ impl ValkeyStore {
     async fn ask<'a>(&self, checks: &[Check<'a>], deadline: Instant) -> Reserved<'a> {
         let mut reserved = Reserved::default();
         if matches!(self.servers, Servers::One(_)) {
-            let outcome = self.make(None, Job::Decide(checks), deadline).await;
+            let outcome = self.decide(None, checks, deadline).await;
             reserved.add(checks, outcome.map_err(StoreError::from));
             return reserved;
         }
         let parts = by_slot(checks, |check| check);
         let calls = parts
             .iter()
-            .map(|(slot, part)| self.make(Some(*slot), Job::Decide(part), deadline));
+            .map(|(slot, part)| self.decide(Some(*slot), part, deadline));
         let mut scattered = Vec::new();
         for ((slot, part), outcome) in parts.iter().zip(join_all(calls).await) {
             match outcome {
@@ -176,11 +176,41 @@ impl ValkeyStore {
         reserved.is_scattered = !scattered.is_empty();
         let calls = scattered
             .iter()
-            .map(|(slot, part)| self.make(Some(*slot), Job::Decide(part), deadline));
+            .map(|(slot, part)| self.decide(Some(*slot), part, deadline));
         for ((_, part), outcome) in scattered.iter().zip(join_all(calls).await) {
             reserved.add(part, outcome.map_err(StoreError::from));
         }
         reserved
+    }
+
+    /// Makes the call that decides these, and keeps track of what it takes of concurrency.
+    async fn decide(
+        &self,
+        slot: Option<u16>,
+        checks: &[Check<'_>],
+        deadline: Instant,
+    ) -> Result<Decided, Failed> {
+        let settled = self.slots.settled(&self.prefix, checks, monotonic_now());
+        if timeout_at(deadline, settled).await.is_err() {
+            let why = "the store is not told in time what was given back".to_owned();
+            return Err(Failed::Final(StoreError::NotRun(Cause::Timeout, why)));
+        }
+        let asking = self
+            .slots
+            .ask(&self.prefix, checks, monotonic_now())
+            .ok_or_else(|| Failed::Final(StoreError::Full))?;
+        let outcome = self
+            .make(slot, Job::Decide(checks, &asking), deadline)
+            .await;
+        match &outcome {
+            Ok((at, decisions)) => {
+                let charged = charged(checks, decisions, *at);
+                asking.end(|index| charged.iter().any(|(check, _)| check.policy.index == index));
+            }
+            Err(failed) if !failed.may_have_run() => asking.end(|_| false),
+            Err(_) => drop(asking),
+        }
+        outcome
     }
 
     /// Gives back what a request charged that is denied after all, as far as nobody gains by it, and has the decisions
@@ -190,18 +220,22 @@ impl ValkeyStore {
         let settlements: Vec<_> = charged.into_iter().map(Settlement::given_back).collect();
         let left = self.settle(&settlements).await;
         for (settlement, left) in settlements.iter().zip(left.decisions) {
-            let is_of = |decided: &&mut (Check<'_>, Decision)| {
-                decided.0.policy.index == settlement.check.policy.index
+            let check = &settlement.check;
+            let is_of =
+                |decided: &&mut (Check<'_>, Decision)| decided.0.policy.index == check.policy.index;
+            let Some((_, decision)) = reserved.decided.iter_mut().find(is_of) else {
+                continue;
             };
-            if let Some(left) = left
-                && let Some((_, decision)) = reserved.decided.iter_mut().find(is_of)
-            {
-                decision.tell_of(&left);
+            match left {
+                Some(left) => decision.tell_of(&left),
+                None if check.rule.lends() => decision.give_back(check.rule, check.cost),
+                None => {}
             }
         }
     }
 
-    /// Settles charges, and says what a look at cost 0 finds then, in their order: nothing where that is not known.
+    /// Settles charges, and says what a look at cost 0 finds then, in their order: nothing where that is not known. What
+    /// was lent is given back, in the background.
     ///
     /// Returns within the store's deadline. What was not settled by then stays as it was charged, or not: it is not
     /// tried again.
@@ -210,11 +244,16 @@ impl ValkeyStore {
             decisions: vec![None; settlements.len()],
             failure: None,
         };
-        if settlements.is_empty() {
+        let numbered = settlements.iter().copied().enumerate();
+        let (lent, numbered): (Vec<_>, Vec<_>) =
+            numbered.partition(|(_, settlement)| settlement.check.rule.lends());
+        for (_, settlement) in lent {
+            self.release(&settlement.check);
+        }
+        if numbered.is_empty() {
             return found;
         }
         let deadline = Instant::now() + self.timeout();
-        let numbered: Vec<_> = settlements.iter().copied().enumerate().collect();
         let parts = match &self.servers {
             Servers::One(_) => vec![(0, numbered)],
             Servers::Cluster(_) => by_slot(&numbered, |(_, settlement)| &settlement.check),

@@ -39,6 +39,8 @@ fn each_refusal_is_these_bytes() {
     let login = policy("login", log(5, MINUTE));
     let quota = [ruling(&login, denied(0, Some(12_400_000), 40 * SECOND))];
     let never = [ruling(&login, denied(5, None, 0))];
+    let reports = policy("report-slots", slots(2));
+    let in_use = [ruling(&reports, denied(0, Some(SECOND), MINUTE))];
     let id = format!("x-request-id: {ID}");
     for (refusal, rulings, status, fields, body, reason) in [
         (
@@ -56,6 +58,14 @@ fn each_refusal_is_these_bytes() {
             "ratelimit-policy: \"login\";q=5;w=60\nratelimit: \"login\";r=5\n",
             r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,"detail":"Policy login never allows a request of this cost, however long it waits.","instance":"urn:uuid:0190a0b0-1111-7222-8333-444455556666","violated-policies":["login"]}"#,
             "no wait helps",
+        ),
+        (
+            Refusal::Quota,
+            &in_use,
+            429,
+            "ratelimit-policy: \"report-slots\";q=2;qu=\"concurrent-requests\"\nratelimit: \"report-slots\";r=0\nretry-after: 1\n",
+            r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,"detail":"Policy report-slots allows 2 at once. Try again in 1 second.","instance":"urn:uuid:0190a0b0-1111-7222-8333-444455556666","violated-policies":["report-slots"],"retry_after_seconds":1}"#,
+            "no slot is free",
         ),
         (
             Refusal::MissingKey(&login),
@@ -173,13 +183,15 @@ fn retry_after_is_whole_seconds_and_enough() {
 fn jitter_only_adds_and_at_most_its_percentage_or_thirty_seconds() {
     let login = policy("login", log(5, MINUTE));
     let jittery = Settings::default();
-    for (wait_s, most, reason) in [
-        (5, 5, "a tenth of 5 s is no whole second"),
-        (40, 44, "a tenth"),
-        (36_000, 36_030, "half a minute"),
+    let reports = policy("report-slots", slots(2));
+    for (policy, wait_s, most, reason) in [
+        (&login, 5, 5, "a tenth of 5 s is no whole second"),
+        (&login, 40, 44, "a tenth"),
+        (&login, 36_000, 36_030, "half a minute"),
+        (&reports, 1, 2, "a guess"),
     ] {
         let rulings = [ruling(
-            &login,
+            policy,
             denied(0, Some(wait_s * SECOND), wait_s * SECOND),
         )];
         let mut seen = BTreeSet::new();
