@@ -82,6 +82,10 @@ codes! {
     E035,
     /// An address that is used twice.
     E036,
+    /// Not a source of a cost.
+    E038,
+    /// A field that means nothing for this source of a cost.
+    E039,
     /// A policy that does not say what happens when its key is missing.
     E043,
     /// Not a time zone, or a calendar that the limit does not go with.
@@ -179,6 +183,10 @@ codes! {
     /// Load shedding that never happens: a priority without it, more in flight than can be, or a target that no upstream is
     /// given the time to miss.
     W220,
+    /// A route is limited only by what clients claim that their requests cost.
+    W221,
+    /// A request that does not say what it costs is free.
+    W222,
     /// A penalty for all callers together.
     W223,
     /// A lease of concurrency that a slow store may outlast.

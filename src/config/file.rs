@@ -8,8 +8,9 @@ use tracing::level_filters::LevelFilter;
 
 use super::ClientIpInLogs;
 use super::collections::{List, Named, Pairs};
+use super::cost_source::CostSource;
 use super::decode::table;
-use super::items::{Count, Item, Key, ServerAt, UseItem};
+use super::items::{CostItem, Count, Item, Key, ServerAt, UseItem};
 use super::moments::{AnchorAt, ZoneName};
 use super::steps::Steps;
 use super::values::{
@@ -362,8 +363,8 @@ table! {
         mode: Mode = "\"enforce\"";
         /// What is counted: requests, content-bytes, or a name of your own.
         unit: Unit = "\"requests\"";
-        /// What a request takes where a route does not say; 0 only looks.
-        cost: CostUnits = "1";
+        /// What a request takes where a route does not say: so many units, 0 only looks; or { from, … } to read it.
+        cost: CostItem = "1";
         /// Which requests are counted: all, or those whose answer has one of these statuses.
         count: Count = "\"all\"";
         /// Which of the rejects answers for it.
@@ -488,8 +489,8 @@ table! {
     ItemTable {
         /// A policy.
         r#use: String;
-        /// What a request takes of it here.
-        cost: CostUnits;
+        /// What a request takes of it here: so many units, or { from, … } to read it.
+        cost: CostItem;
         /// The first of these policies whose key is present.
         first_of: List<UseItem>;
     }
@@ -500,8 +501,25 @@ table! {
     UseTable {
         /// The policy.
         r#use: String, required;
-        /// What a request takes of it here.
-        cost: CostUnits;
+        /// What a request takes of it here: so many units, or { from, … } to read it.
+        cost: CostItem;
+    }
+}
+
+table! {
+    /// A cost that is read from the request or from its answer.
+    CostTable {
+        /// Where it stands: request.header:NAME, request.query:NAME, request.json:/POINTER, request.json-array-length,
+        /// request.graphql-depth, response.header:NAME, response.json:/POINTER or response.bytes.
+        from: CostSource, required;
+        /// From an answer, and needed then: what is taken before it is there, and stays where it does not say.
+        reserve: CostUnits;
+        /// The most that it may come to.
+        max: CostUnits;
+        /// From a request: what is taken where it does not say; 1 if left out.
+        default: CostUnits;
+        /// Units by value, instead of a number: { search = 100, list = 1 }.
+        values: Pairs<CostUnits>;
     }
 }
 

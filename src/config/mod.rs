@@ -6,6 +6,7 @@ mod admin_at;
 mod advice;
 mod build;
 mod collections;
+mod cost_source;
 mod decode;
 mod document;
 mod dump;
@@ -85,6 +86,8 @@ pub struct Config {
     pub plans: Plans,
     /// `[routes]`; [`Route::index`] counts them by name.
     pub routes: route::Table<Arc<Route>>,
+    /// Whether a cost stands in the body of any route's requests.
+    pub reads_bodies: bool,
     /// `[rejects]`, `default` first.
     pub rejects: Vec<answer::Reject>,
     /// `[load_shedding]`; none without the table, nor where everything is in shadow.
@@ -318,6 +321,10 @@ pub struct Route {
     pub timeout: Option<Duration>,
     /// Whether it is logged.
     pub access_log: bool,
+    /// Whether a cost stands in the body of its requests.
+    pub reads_bodies: bool,
+    /// Whether a cost stands in the body of its answers.
+    pub reads_answers: bool,
 }
 
 /// What becomes of an admitted request.

@@ -9,9 +9,9 @@ use super::load::Loaded;
 use super::tree::{Node, Value};
 use super::units::duration_text;
 use super::{Action, Config, StoreKind, Target};
-use crate::check::{Demand, KeySource, Mode, Policy, Scope, Unit};
+use crate::check::{Demand, KeySource, Mode, Policy, Price, Scope, Unit};
 use crate::client::address::Prefixes;
-use crate::decide::{Anchor, CalendarUnit, Rule};
+use crate::decide::{Anchor, CalendarUnit, Cost, Rule};
 
 /// JSON Schema draft-07 of the file.
 #[must_use]
@@ -196,9 +196,9 @@ fn action(loaded: &Loaded, config: &Config, action: &Action) -> String {
 }
 
 fn demand(demand: &Demand) -> String {
-    let a_use = |a_use: &crate::check::Use| match a_use.cost.units() {
-        1 => a_use.policy.name.to_string(),
-        cost => format!("{} (cost {cost})", a_use.policy.name),
+    let a_use = |a_use: &crate::check::Use| match cost(&a_use.price) {
+        Some(cost) => format!("{} ({cost})", a_use.policy.name),
+        None => a_use.policy.name.to_string(),
     };
     match demand {
         Demand::One(one) => a_use(one),
@@ -207,6 +207,29 @@ fn demand(demand: &Demand) -> String {
             format!("first of {}", uses.join(" | "))
         }
     }
+}
+
+/// What a request costs, unless that is one unit.
+fn cost(price: &Price) -> Option<String> {
+    let (mut text, tariff) = match price {
+        Price::Fixed(Cost::ONE) => return None,
+        Price::Fixed(cost) => return Some(format!("cost {}", cost.units())),
+        Price::Request(price) => (
+            format!("cost by {}, else {}", price.from, price.default),
+            &price.tariff,
+        ),
+        Price::Response(price) => (
+            format!("cost by {}, {} at first", price.from, price.reserve),
+            &price.tariff,
+        ),
+    };
+    if let Some(max) = tariff.max {
+        let _ = write!(text, ", at most {max}");
+    }
+    for (value, units) in &tariff.values {
+        let _ = write!(text, ", {value} = {units}");
+    }
+    Some(text)
 }
 
 /// What a policy means.

@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use serde_json::Value;
-use tollgate::check::{Demand, KeySource, Mode, OnStoreFailure, Scope};
+use tollgate::check::{Demand, KeySource, Mode, OnStoreFailure, Price, Scope};
 use tollgate::client::{Header, Trust};
 use tollgate::config::error::{Code, Severity};
 use tollgate::config::{
     Action, Config, LoadOptions, Loaded, StoreKind, Target, dump, load, load_text, schema, summary,
 };
-use tollgate::decide::Rule;
+use tollgate::decide::{Cost, Rule};
 use tollgate::shed::{Priority, Settings};
 
 /// A configuration in which `{}` stands for more.
@@ -675,6 +675,8 @@ fn the_schema_accepts_every_example_and_refuses_unknown_fields() {
         "config/quickstart.toml",
         "config/examples/shop.toml",
         "config/examples/plans.toml",
+        "config/examples/llm.toml",
+        "config/examples/third-party-quota.toml",
     ] {
         assert_eq!(conforms(&json(path), &schema, path), Ok(()));
     }
@@ -1032,15 +1034,64 @@ policies = ["z", { use = "b", cost = 0 }]
     assert!(matches!(&z.limits.rule, Rule::LeakyBucket(rule) if rule.burst() == 30));
     let route = config.routes.iter().next().unwrap();
     assert!(matches!(route.action, Action::Respond(status, _) if status == 204));
-    let costs: Vec<u64> = route
-        .demands
-        .iter()
-        .map(|demand| match demand {
-            Demand::One(one) => one.cost.units(),
-            Demand::FirstOf(_) => panic!(),
-        })
-        .collect();
-    assert_eq!(costs, [2, 0]);
+    let uses = route.demands.iter().flat_map(Demand::uses);
+    let prices: Vec<Price> = uses.map(|a_use| a_use.price.clone()).collect();
+    assert_eq!(prices, [2, 0].map(|units| Price::Fixed(Cost::new(units))));
+}
+
+#[test]
+fn a_cost_is_a_number_or_where_it_is_read() {
+    let text =
+        |cost: &str| AROUND.replace("[\"p\"]", &format!("[{{ use = \"p\", cost = {cost} }}]"));
+    for (cost, words, in_request, in_answer) in [
+        ("1", "p", false, false),
+        ("5", "p (cost 5)", false, false),
+        (
+            "{ from = \"request.json:/max_tokens\", max = 10 }",
+            "p (cost by request.json:/max_tokens, else 1, at most 10)",
+            true,
+            false,
+        ),
+        (
+            "{ from = \"request.query:type\", values = { search = 10, list = 1 }, default = 10 }",
+            "p (cost by request.query:type, else 10, list = 1, search = 10)",
+            false,
+            false,
+        ),
+        (
+            "{ from = \"request.graphql-depth\" }",
+            "p (cost by request.graphql-depth, else 1)",
+            true,
+            false,
+        ),
+        (
+            "{ from = \"response.json:/usage/total_tokens\", reserve = 5 }",
+            "p (cost by response.json:/usage/total_tokens, 5 at first)",
+            false,
+            true,
+        ),
+        // What was used too much is owed.
+        (
+            "{ from = \"response.bytes\", reserve = 5, max = 100 }",
+            "p (cost by response.bytes, 5 at first, at most 100)",
+            false,
+            false,
+        ),
+    ] {
+        let loaded = read(&text(cost));
+        let words = format!("app (1 server): {words}\n");
+        let told = summary(&loaded).unwrap();
+        assert!(told.contains(&words), "{told}");
+        let config = loaded.config.unwrap();
+        let route = config.routes.iter().next().unwrap();
+        assert_eq!(
+            (route.reads_bodies, route.reads_answers, config.reads_bodies),
+            (in_request, in_answer, in_request),
+            "{cost}"
+        );
+        let given_back = cost.contains("response.");
+        assert_eq!(config.policies[0].given_back, given_back, "{cost}");
+    }
 }
 
 #[test]
@@ -1257,6 +1308,8 @@ fn what_is_dumped_loads_to_the_same() {
         "config/tollgate.toml",
         "config/quickstart.toml",
         "config/examples/shop.toml",
+        "config/examples/llm.toml",
+        "config/examples/third-party-quota.toml",
         "tests/config/good/including.toml",
     ] {
         let without_files = LoadOptions {

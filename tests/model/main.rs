@@ -17,6 +17,7 @@ mod cases;
 mod client;
 mod commands;
 mod config;
+mod costs;
 mod crowds;
 mod deny_cache;
 mod entities;

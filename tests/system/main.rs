@@ -19,6 +19,7 @@ mod cases;
 mod cluster;
 mod concurrency;
 mod concurrency_script;
+mod costs;
 mod drain;
 mod exactly;
 mod failover;

@@ -12,6 +12,7 @@ use crate::config::collections::{List, Pairs};
 use crate::config::decode::At;
 use crate::config::error::{Code, Finding};
 use crate::config::file::{Exemption, File};
+use crate::config::items::CostItem;
 use crate::config::source::Place;
 use crate::config::units::{rate_text, window_text};
 
@@ -433,7 +434,7 @@ fn items<T>(list: &Option<At<List<T>>>) -> impl Iterator<Item = &At<T>> {
     list.iter().flat_map(|list| &list.value.items)
 }
 
-/// The most that a request takes of the policy anywhere.
+/// The most that a request surely takes of the policy anywhere: where its cost is read, what is taken at first.
 fn dearest(built: &Built<'_>, file: &File) -> u64 {
     let routes = by_name(file.routes.as_ref());
     let items = routes
@@ -443,7 +444,11 @@ fn dearest(built: &Built<'_>, file: &File) -> u64 {
     items
         .flat_map(|item| uses_of(&item.value).0)
         .filter(|a_use| a_use.policy.value == built.name)
-        .map(|a_use| value(&a_use.cost).map_or(built.cost.units(), |cost| cost.0))
+        .filter_map(|a_use| a_use.cost.as_ref().or(built.written.cost.as_ref()))
+        .map(|cost| match &cost.value {
+            CostItem::Units(units) => *units,
+            CostItem::Read(table) => value(&table.reserve).map_or(0, |reserve| reserve.0),
+        })
         .max()
         .unwrap_or(0)
 }

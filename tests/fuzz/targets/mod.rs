@@ -1,6 +1,7 @@
 //! What must hold of whatever comes in. The short run of these is `tests/model/fuzz.rs`, the long one `fuzz/`.
 
 mod config;
+mod cost;
 mod fields;
 mod forwarding;
 mod path;
@@ -19,8 +20,9 @@ use tollgate::decide::{
 pub(crate) type Target = (&'static str, fn(&[u8]));
 
 /// Every target.
-pub(crate) const ALL: [Target; 6] = [
+pub(crate) const ALL: [Target; 7] = [
     ("config", config::config),
+    ("cost", cost::cost),
     ("fields", fields::fields),
     ("forwarding", forwarding::forwarding),
     ("path", path::path),
