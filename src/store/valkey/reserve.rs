@@ -198,7 +198,7 @@ impl ValkeyStore {
         let asking = self
             .slots
             .ask(&self.prefix, checks, monotonic_now())
-            .ok_or_else(|| Failed::Final(StoreError::Full))?;
+            .ok_or(Failed::Final(StoreError::Full))?;
         let outcome = self
             .make(slot, Job::Decide(checks, &asking), deadline)
             .await;
