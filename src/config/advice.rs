@@ -29,11 +29,11 @@ impl Hint {
 pub(crate) fn field(path: &[String], key: &str) -> Option<Hint> {
     let path: Vec<&str> = path.iter().map(String::as_str).collect();
     Some(match (path.as_slice(), key) {
-        ([], "tiers" | "overrides" | "exemptions" | "tracing")
+        ([], "tracing")
         | (["listeners", _], "tls" | "h2" | "h2c" | "proxy_protocol")
         | (["store"], "pool")
         | (["upstreams", _], "tls" | "health")
-        | (["policies", _], "penalty")
+        | (["policies", _], "lease")
         | (["routes", _], "format" | "cors")
         | (["metrics"], "native_histograms") => Hint::Later,
         (["routes", _], "path" | "paths" | "host" | "hosts" | "methods" | "headers" | "query") => {
@@ -58,6 +58,13 @@ pub(crate) fn field(path: &[String], key: &str) -> Option<Hint> {
             Hint::help("the window is part of limit: \"100/min\"", None)
         }
         (["policies", _], "algorithm" | "type") => Hint::Meant("kind"),
+        (["overrides" | "exemptions", _], "identities") => Hint::Meant("identity"),
+        (["overrides" | "exemptions", _], "ips" | "cidr" | "network" | "networks") => {
+            Hint::Meant("ip")
+        }
+        (["exemptions", _], "routes") => Hint::Meant("route"),
+        (["exemptions", _], "policy") => Hint::Meant("policies"),
+        (["tiers" | "overrides", _], "policies" | "limit") => Hint::Meant("limits"),
         (["upstreams", _], "address" | "addr" | "url" | "targets") => Hint::Meant("servers"),
         (["listeners", _], "listen" | "bind" | "addr") => Hint::Meant("address"),
         _ => return None,

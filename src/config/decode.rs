@@ -365,6 +365,7 @@ fn example(key: &str) -> &'static str {
         "address" => "\"127.0.0.1:8080\"",
         "addr" => "\"127.0.0.1:9000\"",
         "match" => "{ path = \"/*\" }",
+        "limits" => "{ POLICY = \"100/min\" }",
         "file" => "\"/etc/tollgate/api-keys.toml\"",
         "sha256" => "\"…\", as `tollgate hash-key` prints it",
         _ => "…",
@@ -379,6 +380,9 @@ fn subject(path: &[String]) -> String {
         "upstreams" => Some("upstream"),
         "listeners" => Some("listener"),
         "rejects" => Some("reject"),
+        "tiers" => Some("tier"),
+        "overrides" => Some("override"),
+        "exemptions" => Some("exemption"),
         "keys" => Some("key"),
         _ => None,
     };

@@ -42,9 +42,14 @@ impl Effective {
     #[must_use]
     pub fn changes(&self, next: &Self, policies: &[(Arc<str>, bool)]) -> Vec<String> {
         let fate = |name: &str| {
-            let policy = name.strip_prefix("policies.")?.split('.').next()?;
-            let (_, kept) = policies.iter().find(|(known, _)| **known == *policy)?;
-            Some(if *kept {
+            let mut parts = name.split('.');
+            let kept = match (parts.next()?, parts.next()?, parts.next()) {
+                ("policies", policy, _) => policies.iter().find(|(known, _)| **known == *policy)?.1,
+                // Other numbers are all that they put in a policy's place.
+                ("tiers" | "overrides", _, Some("limits")) => true,
+                _ => return None,
+            };
+            Some(if kept {
                 "   (counters kept)"
             } else {
                 "   (counters restart)"

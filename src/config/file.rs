@@ -11,6 +11,7 @@ use super::collections::{List, Named, Pairs};
 use super::decode::table;
 use super::items::{Count, Item, Key, ServerAt, UseItem};
 use super::moments::{AnchorAt, ZoneName};
+use super::steps::Steps;
 use super::values::{
     CostUnits, FilePath, LeaseOf, LimitOf, Percent, Size, Span, Units, Version, Whole,
 };
@@ -19,7 +20,7 @@ pub(crate) use super::words::{
     Balance, Builtin, GlobalMode, Kind, LogFormat, RateLimitFields, RequestId, StoreWord, Unmatched,
 };
 use crate::answer::{Legacy, UpstreamFields, When};
-use crate::check::{Mode, OnMissingKey, OnStoreFailure, Scope, Unit};
+use crate::check::{Mode, NewLimit, OnMissingKey, OnStoreFailure, Scope, Unit};
 use crate::decide::CalendarUnit;
 use crate::shed::Priority;
 
@@ -28,7 +29,7 @@ table! {
     File {
         /// Version of the file's format.
         version: Version = "1";
-        /// Further files, by glob, relative to this one. They define routes, policies, upstreams and rejects only.
+        /// Further files, by glob, relative to this one. They define named tables only, but no listeners.
         include: List<String> = "[]";
         /// Shadow counts everything and denies nothing, whatever the policies say.
         mode: GlobalMode = "\"enforce\"";
@@ -46,6 +47,12 @@ table! {
         upstreams: Named<Upstream> = "{}";
         /// Limits, by name.
         policies: Named<Policy> = "{}";
+        /// Plans: limits for the callers that are on a tier, by the tier's name.
+        tiers: Named<Tier> = "{}";
+        /// Limits for single callers and networks, by name; before those of tiers.
+        overrides: Named<Override> = "{}";
+        /// Who is not limited, by name; before anything else.
+        exemptions: Named<Exemption> = "{}";
         /// Which requests go where, under which policies. The most specific route takes a request.
         routes: Named<Route> = "{}";
         /// How denials are put.
@@ -293,6 +300,9 @@ table! {
         on_store_failure: OnStoreFailure;
         /// "local" counts in each gateway apart, on purpose.
         store: Scope = "\"shared\"";
+        /// How long whoever it denies stays denied, however little is used then; of several, each denial after the end of
+        /// one is followed by the next.
+        penalty: Steps;
         /// The most units that a gateway takes ahead of a busy key's requests; the limit may be exceeded by so many for
         /// each gateway. Counted in Valkey only, and on routes where it is the only policy. Concurrency: how long what a
         /// gateway holds counts once it is dead; 60s if left out.
@@ -313,12 +323,46 @@ table! {
 }
 
 table! {
+    /// A plan: limits for the callers that are on it.
+    Tier {
+        /// By policy: the limit that stands in for its own. A bucket's burst keeps its ratio to the limit's count.
+        limits: Pairs<NewLimit> = "{}";
+    }
+}
+
+table! {
     /// Windows that begin as those of a calendar.
     CalendarTable {
         /// What they are; weeks begin on Monday.
         calendar: CalendarUnit, required;
         /// Whose midnight it is: a time zone of the IANA database, as "Europe/Berlin" or "UTC".
         tz: ZoneName, required;
+    }
+}
+
+table! {
+    /// Limits for single callers or networks.
+    Override {
+        /// Networks; of several that hold an address the narrowest counts.
+        ip: List<IpNet>;
+        /// Instead of networks: verified identities.
+        identity: List<String>;
+        /// By policy: the limit that stands in for its own. A bucket's burst keeps its ratio to the limit's count.
+        limits: Pairs<NewLimit>, required;
+    }
+}
+
+table! {
+    /// Who is not limited.
+    Exemption {
+        /// Networks.
+        ip: List<IpNet>;
+        /// Instead of networks: verified identities.
+        identity: List<String>;
+        /// Instead of callers: routes.
+        route: List<String>;
+        /// The policies that do not apply; none does if left out.
+        policies: List<String>;
     }
 }
 

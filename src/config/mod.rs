@@ -24,6 +24,7 @@ mod name;
 mod read;
 mod shape;
 mod source;
+mod steps;
 mod summary;
 mod token;
 mod tree;
@@ -49,11 +50,12 @@ pub use load::{LoadOptions, Loaded, load, load_text};
 pub use name::is_name;
 pub use summary::{schema, summary};
 pub use token::Token;
+pub use units::{duration_text, limit_text, read_duration, read_limit};
 
 use http::{HeaderName, HeaderValue, StatusCode};
 
 use crate::answer;
-use crate::check::{Demand, KeySecret, OnStoreFailure, Policy};
+use crate::check::{Demand, KeySecret, OnStoreFailure, Plans, Policy};
 use crate::client;
 use crate::client::sent::Place as SentIn;
 use crate::route;
@@ -77,6 +79,8 @@ pub struct Config {
     pub upstreams: Vec<Upstream>,
     /// `[policies]`, by name; [`Policy::index`] is the position here.
     pub policies: Vec<Arc<Policy>>,
+    /// `[tiers]`, `[overrides]`, `[exemptions]`, and the limits of API keys.
+    pub plans: Plans,
     /// `[routes]`; [`Route::index`] counts them by name.
     pub routes: route::Table<Arc<Route>>,
     /// `[rejects]`, `default` first.

@@ -18,7 +18,6 @@ use crate::answer;
 use crate::check::{Demand, KeySecret};
 use crate::clock::{Clock, monotonic_now, wall_now_us};
 use crate::config::{Config, StoreKind, Target};
-use crate::decide::Rule;
 use crate::record::access_log::AccessLog;
 use crate::record::metrics::{Labels, Metrics, RouteLabels};
 use crate::shed::Load;
@@ -46,8 +45,6 @@ pub struct Gateway {
     pub load: Load,
     /// Room to wait in.
     pub room: Room,
-    /// For each leaky bucket the rule by which nobody waits, for when there is no room to; by policy.
-    pub unqueued: Box<[Option<Rule>]>,
     /// Requests that have ended, and whose charges are being settled.
     pub unsettled: Unsettled,
     /// Whether the log says that a forwarding header is not read: once is enough.
@@ -91,6 +88,7 @@ impl Gateway {
             StoreKind::Valkey(settings) => {
                 let prefix = Arc::clone(&config.store.prefix);
                 let (store, connector) = ValkeyStore::new(settings.clone(), prefix, None);
+                store.set_policies(&config.policies);
                 (Some(store), Some(connector))
             }
         };
@@ -109,7 +107,6 @@ impl Gateway {
             pools: pools(&config),
             load: Load::new(config.load_shedding, monotonic_now()),
             room: Room::new(config.server.max_waiting),
-            unqueued: unqueued(&config),
             unsettled: Unsettled::default(),
             told_of_forwarding: AtomicBool::new(false),
             config,
@@ -126,6 +123,7 @@ impl Gateway {
             (&config.store.kind, self.limiter.shared())
         {
             store.renew(settings.clone());
+            store.set_policies(&config.policies);
         }
         self.load.apply(config.load_shedding);
         Self {
@@ -136,7 +134,6 @@ impl Gateway {
             pools: pools(&config),
             load: self.load.clone(),
             room: self.room.clone(),
-            unqueued: unqueued(&config),
             unsettled: self.unsettled.clone(),
             told_of_forwarding: AtomicBool::new(false),
             config,
@@ -201,14 +198,6 @@ fn pools(config: &Config) -> Box<[Pool]> {
     pools
 }
 
-fn unqueued(config: &Config) -> Box<[Option<Rule>]> {
-    config
-        .policies
-        .iter()
-        .map(|policy| policy.rule.without_waiting())
-        .collect()
-}
-
 /// What metrics need of a configuration, in the order of its indexes.
 fn labels(config: &Config) -> Labels<'_> {
     let mut routes: Vec<_> = config.routes.iter().collect();
@@ -227,6 +216,7 @@ fn labels(config: &Config) -> Labels<'_> {
             })
             .collect(),
         policies: &config.policies,
+        plans: &config.plans,
         upstreams: config
             .upstreams
             .iter()

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tollgate::check::{Check, Policy};
 use tollgate::clock::{Clock, ManualClock, monotonic_now};
-use tollgate::decide::{Cost, Decision, Timestamp, Verdict};
+use tollgate::decide::{Cost, Decision, Penalised, Timestamp, Verdict};
 use tollgate::store::local::LocalStore;
 use tollgate::store::valkey::deny_cache::DenyCache;
 
@@ -254,6 +254,7 @@ fn denial(wait_us: Option<u64>) -> Decision {
         retry_after_us: wait_us,
         reset_after_us: 5_000_000,
         delay_us: 0,
+        penalised: Penalised::No,
     }
 }
 
@@ -283,7 +284,7 @@ fn another_request_is_not_denied_for_it() {
     let rule = |seed| random_rule(&mut fastrand::Rng::with_seed(seed), 0, 1_000_000);
     let here = policy("p", rule(1));
     let edited = policy("p", rule(2));
-    assert_ne!(here.rule, edited.rule);
+    assert_ne!(here.limits.rule, edited.limits.rule);
     let other = policy("q", rule(1));
     let asked = check(&here, 1, 2);
     let (cache, sent_at) = (DenyCache::default(), monotonic_now());

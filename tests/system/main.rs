@@ -30,6 +30,8 @@ mod instances;
 mod leaky;
 mod login;
 mod outcomes;
+mod penalty;
+mod plans;
 mod preflights;
 mod privacy;
 mod protocol;

@@ -10,6 +10,7 @@ mod idle;
 mod lints;
 mod path;
 mod pattern;
+mod plans;
 mod policies;
 mod routes;
 mod shedding;
@@ -23,6 +24,7 @@ use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 
+pub(super) use plans::unfit;
 pub use store_url::store_settings;
 
 use super::Config;
@@ -60,6 +62,7 @@ pub(crate) fn build(file: &File, builder: Builder<'_>) -> Option<Config> {
     let upstreams = builder.upstreams(file);
     let rejects = builder.rejects(file);
     let policies = builder.policies(file, store.as_ref());
+    let plans = builder.plans(file, &policies);
     let identity = builder.identity(file, &policies);
     let routes = builder.routes(file, &policies);
     let load_shedding = builder.load_shedding(file);
@@ -74,8 +77,9 @@ pub(crate) fn build(file: &File, builder: Builder<'_>) -> Option<Config> {
     }
     builder.check_any_route(file);
     builder.warn_of_idle_shedding(file);
-    let routes = routes?;
-    builder.warn_of_idle(&policies, &routes);
+    builder.warn_of_nobody(file);
+    let (routes, plans) = (routes?, plans?);
+    builder.warn_of_idle(&policies, &routes, &plans);
     Some(Config {
         server: server?,
         listeners: listeners?,
@@ -84,6 +88,7 @@ pub(crate) fn build(file: &File, builder: Builder<'_>) -> Option<Config> {
         store: store?,
         upstreams: upstreams?,
         policies: policies.finished()?,
+        plans,
         routes,
         rejects: rejects?,
         load_shedding: load_shedding?,
@@ -119,7 +124,12 @@ impl Builder<'_> {
         }
         let finding = Finding::new(code, name.place, message);
         self.findings.add(if known.is_empty() {
-            finding.help(format!("define [{what}s.{}]", name.value))
+            let table = if what == "policy" {
+                "policies".to_owned()
+            } else {
+                format!("{what}s")
+            };
+            finding.help(format!("define [{table}.{}]", name.value))
         } else {
             finding.note(format!("defined are: {}", known.join(", ")))
         });

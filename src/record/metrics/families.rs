@@ -74,6 +74,7 @@ pub struct Families {
     pub(super) decisions: IntCounterVec,
     pub(super) units: IntCounterVec,
     pub(super) near_limit: IntCounterVec,
+    pub(super) penalties: IntCounterVec,
     pub(super) queue_waits: HistogramVec,
     pub(super) queue_depths: IntGaugeVec,
     pub(super) in_use: IntGaugeVec,
@@ -245,6 +246,11 @@ impl Families {
                 "Decisions after which at most a fifth is left.",
                 &["policy"],
             )?,
+            penalties: make.counters(
+                "tollgate_penalties_total",
+                "Penalties begun.",
+                &["policy"],
+            )?,
             queue_waits: make.histograms(
                 "tollgate_queue_wait_seconds",
                 "How long requests waited for their turn.",
@@ -395,10 +401,15 @@ impl Families {
     pub(super) fn forget_policy(&self, name: &str) {
         let _ = self.units.remove_label_values(&[name]);
         let _ = self.near_limit.remove_label_values(&[name]);
+        let _ = self.penalties.remove_label_values(&[name]);
         let _ = self.queue_waits.remove_label_values(&[name]);
         let _ = self.queue_depths.remove_label_values(&[name]);
         let _ = self.in_use.remove_label_values(&[name]);
-        let _ = self.limits.remove_label_values(&[name, TIER]);
+        self.forget_limit(name, TIER);
+    }
+
+    pub(super) fn forget_limit(&self, policy: &str, tier: &str) {
+        let _ = self.limits.remove_label_values(&[policy, tier]);
     }
 
     pub(super) fn forget_upstream(&self, name: &str) {

@@ -13,7 +13,7 @@ pub use families::Families;
 pub use labels::{CodeClass, Fault, Proof, Proven, Verdict};
 pub use route::RouteMetrics;
 
-use crate::check::{KeySource, Policy};
+use crate::check::{KeySource, Limits, Plans, Policy};
 use families::TIER;
 
 /// The route label of requests that no route matched.
@@ -46,6 +46,8 @@ pub struct Labels<'a> {
     pub routes: Vec<RouteLabels<'a>>,
     /// The policies, by their index.
     pub policies: &'a [Arc<Policy>],
+    /// What tiers put in the place of policies' limits.
+    pub plans: &'a Plans,
     /// The upstreams, by their index.
     pub upstreams: Vec<Arc<str>>,
     /// Whether there is a shared store.
@@ -56,10 +58,14 @@ pub struct Labels<'a> {
 #[derive(Debug)]
 pub struct PolicyMetrics {
     name: Box<str>,
+    /// The tiers that have a limit of their own.
+    tiers: Vec<Arc<str>>,
     /// Units charged.
     pub units: IntCounter,
     /// Decisions that left at most a fifth.
     pub near_limit: IntCounter,
+    /// Penalties that began.
+    pub penalties: IntCounter,
     /// How long requests waited for their turn.
     pub queue_wait: Histogram,
     /// Requests that wait now.
@@ -108,7 +114,7 @@ impl Metrics {
             policies: labels
                 .policies
                 .iter()
-                .map(|policy| PolicyMetrics::new(&families, policy))
+                .map(|policy| PolicyMetrics::new(&families, policy, labels.plans))
                 .collect(),
             upstreams: labels
                 .upstreams
@@ -128,8 +134,13 @@ impl Metrics {
             );
         }
         for old in &earlier.policies {
-            if !self.policies.iter().any(|new| new.name == old.name) {
+            let stays = self.policies.iter().find(|new| new.name == old.name);
+            if stays.is_none() {
                 self.families.forget_policy(&old.name);
+            }
+            let has = |tier| stays.is_some_and(|new| new.tiers.contains(tier));
+            for tier in old.tiers.iter().filter(|tier| !has(tier)) {
+                self.families.forget_limit(&old.name, tier);
             }
         }
         for old in &earlier.upstreams {
@@ -167,19 +178,27 @@ impl Metrics {
 }
 
 impl PolicyMetrics {
-    fn new(families: &Families, policy: &Policy) -> Self {
+    fn new(families: &Families, policy: &Policy, plans: &Plans) -> Self {
         let name = &*policy.name;
-        families
-            .limits
-            .with_label_values(&[name, TIER])
-            .set(i64::try_from(policy.rule.count().get()).unwrap_or(i64::MAX));
+        let tell = |tier: &str, limits: &Limits| {
+            let count = limits.rule.count().get();
+            let gauge = families.limits.with_label_values(&[name, tier]);
+            gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
+        };
+        tell(TIER, &policy.limits);
+        let tiers = plans.tiers.iter().filter_map(|(tier, changes)| {
+            tell(tier, &changes.of(policy.index)?.limits);
+            Some(Arc::clone(tier))
+        });
         Self {
             name: name.into(),
+            tiers: tiers.collect(),
             units: families.units.with_label_values(&[name]),
             near_limit: families.near_limit.with_label_values(&[name]),
+            penalties: families.penalties.with_label_values(&[name]),
             queue_wait: families.queue_waits.with_label_values(&[name]),
             queue_depth: families.queue_depths.with_label_values(&[name]),
-            in_use: (policy.rule.lends() && *policy.key == [KeySource::Global])
+            in_use: (policy.limits.rule.lends() && *policy.key == [KeySource::Global])
                 .then(|| families.in_use.with_label_values(&[name])),
         }
     }
