@@ -249,7 +249,7 @@ fn inspected(gateway: &Gateway, arguments: &[&str]) -> serde_json::Value {
 }
 
 /// Waits until it is so. Who is denied meanwhile takes nothing.
-fn until(what: &str, is_so: impl Fn() -> bool) {
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = monotonic_now() + Duration::from_secs(40);
     while !is_so() {
         assert!(monotonic_now() < deadline, "not so: {what}");
