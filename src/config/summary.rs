@@ -55,10 +55,11 @@ pub fn summary(loaded: &Loaded) -> Option<String> {
             action(config, &route.action)
         ));
     }
+    let is_shared = !matches!(config.store.kind, StoreKind::Local);
     for policy in &config.policies {
         line(format!(
             "policy {}",
-            sentence(policy, config.client_ip.prefixes)
+            sentence(policy, config.client_ip.prefixes, is_shared)
         ));
     }
     Some(text)
@@ -135,8 +136,8 @@ fn demand(demand: &Demand) -> String {
     }
 }
 
-/// What a policy means.
-fn sentence(policy: &Policy, prefixes: Prefixes) -> String {
+/// What a policy means, where gateways share a store or do not.
+fn sentence(policy: &Policy, prefixes: Prefixes, is_shared: bool) -> String {
     let count = policy.rule.count();
     let unit = match &policy.unit {
         Unit::Requests => String::new(),
@@ -159,7 +160,8 @@ fn sentence(policy: &Policy, prefixes: Prefixes) -> String {
         policy.rule.kind().replace('-', " "),
         counted_by(&policy.key, prefixes)
     );
-    if let (Rule::Concurrency(rule), Scope::Shared) = (&policy.rule, policy.scope) {
+    if let (Rule::Concurrency(rule), Scope::Shared, true) = (&policy.rule, policy.scope, is_shared)
+    {
         let lease = spaced(Duration::from_micros(rule.lease_us().get()));
         let _ = write!(text, ", free within {lease} of a gateway's death");
     }
