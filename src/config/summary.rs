@@ -59,10 +59,11 @@ pub fn summary(loaded: &Loaded) -> Option<String> {
             action(loaded, config, &route.action)
         ));
     }
+    let is_shared = !matches!(config.store.kind, StoreKind::Local);
     for policy in &config.policies {
         line(format!(
             "policy {}",
-            sentence(policy, config.client_ip.prefixes)
+            sentence(policy, config.client_ip.prefixes, is_shared)
         ));
     }
     for plan in loaded.document.iter().flat_map(plans) {
@@ -232,8 +233,8 @@ fn cost(price: &Price) -> Option<String> {
     Some(text)
 }
 
-/// What a policy means.
-fn sentence(policy: &Policy, prefixes: Prefixes) -> String {
+/// What a policy means, where gateways share a store or do not.
+fn sentence(policy: &Policy, prefixes: Prefixes, is_shared: bool) -> String {
     let count = policy.limits.rule.count();
     let unit = match &policy.unit {
         Unit::Requests => String::new(),
@@ -256,7 +257,9 @@ fn sentence(policy: &Policy, prefixes: Prefixes) -> String {
         policy.limits.rule.kind().replace('-', " "),
         counted_by(&policy.key, prefixes)
     );
-    if let (Rule::Concurrency(rule), Scope::Shared) = (&policy.limits.rule, policy.scope) {
+    if let (Rule::Concurrency(rule), Scope::Shared, true) =
+        (&policy.limits.rule, policy.scope, is_shared)
+    {
         let lease = spaced(Duration::from_micros(rule.lease_us().get()));
         let _ = write!(text, ", free within {lease} of a gateway's death");
     }
