@@ -110,6 +110,12 @@ codes! {
     E115,
     /// A file of API keys that names a policy or a tier that does not exist.
     E116,
+    /// Keys of tokens that cannot be used.
+    E117,
+    /// A way to sign tokens that their keys are not for.
+    E118,
+    /// An address that the keys of tokens cannot be fetched from.
+    E119,
     /// Two routes match the same request with equal right.
     E130,
     /// The last policy of a `first_of` may not apply.
@@ -138,6 +144,8 @@ codes! {
     W214,
     /// A policy that can never deny: another always does before it.
     W215,
+    /// Tokens that are believed on less than could be asked of them.
+    W216,
     /// A route is limited only for those who show who they are.
     W217,
 }

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use tracing::level_filters::LevelFilter;
 
 use super::ClientIpInLogs;
-use super::collections::{List, Named, Pairs};
+use super::collections::{List, Named, OneOrMany, Pairs};
 use super::decode::table;
 use super::items::{Item, Key, ServerAt, UseItem};
 use super::values::{CostUnits, FilePath, Percent, Size, Span, Units, Version, Whole};
@@ -17,6 +17,7 @@ pub(crate) use super::words::{
 };
 use crate::answer::{Legacy, UpstreamFields, When};
 use crate::check::{Mode, OnMissingKey, OnStoreFailure, Scope, Unit};
+use crate::client::jwt::Algorithm;
 use crate::decide::{Anchor, Limit};
 
 table! {
@@ -124,6 +125,8 @@ table! {
     Identity {
         /// By API keys, of which a file holds the hashes.
         api_key: ApiKey;
+        /// By signed tokens (JWT).
+        jwt: Jwt;
         /// Header in which a trusted proxy names the plan that a caller is on; from others it is not read.
         tier_header: HeaderName;
     }
@@ -140,6 +143,32 @@ table! {
         query: String;
         /// TOML file of the keys' hashes; read again when it changes.
         file: FilePath, required;
+    }
+}
+
+table! {
+    /// Signed tokens.
+    Jwt {
+        /// Header that tokens are sent in, alone or behind "Bearer".
+        header: HeaderName = "\"authorization\"";
+        /// Who issues them (iss). Left out, whoever has a key.
+        issuer: String;
+        /// Whom they are for (aud): one of these. Left out, anybody.
+        audience: OneOrMany<String>;
+        /// File of the issuer's public keys, a JWK set; read again when it changes.
+        jwks_file: FilePath;
+        /// Instead of a file: where they are fetched from.
+        jwks_url: String;
+        /// How often they are fetched; sooner where a token names a key that is not among them.
+        refresh: Span<1_000, 86_400_000> = "\"5m\"";
+        /// Instead of public keys: file of a secret of at least 32 bytes, for HS256.
+        secret_file: FilePath;
+        /// How tokens may be signed; as the keys are able to if left out.
+        algorithms: List<Algorithm>;
+        /// How far the issuer's clock and ours may be apart.
+        leeway: Span<0, 600_000> = "\"60s\"";
+        /// The claim that names the caller's plan.
+        tier_claim: String;
     }
 }
 

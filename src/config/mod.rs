@@ -25,6 +25,7 @@ mod shape;
 mod source;
 mod summary;
 mod token;
+mod token_keys;
 mod tree;
 mod units;
 mod values;
@@ -48,12 +49,14 @@ pub use load::{LoadOptions, Loaded, load, load_text};
 pub use name::is_name;
 pub use summary::{schema, summary};
 pub use token::Token;
+pub use token_keys::{NoKeys, TokenFile, read_token_keys};
 
 use http::{HeaderName, HeaderValue, StatusCode};
 
 use crate::answer;
 use crate::check::{Demand, KeySecret, OnStoreFailure, Policy};
 use crate::client;
+use crate::client::jwt::{Expected, KeySet};
 use crate::client::sent::Place as SentIn;
 use crate::route;
 use crate::store::valkey::Address;
@@ -132,6 +135,8 @@ pub struct Listener {
 pub struct Identity {
     /// By an API key.
     pub api_key: Option<ApiKeys>,
+    /// By a signed token.
+    pub jwt: Option<Jwt>,
 }
 
 /// `[identity] api_key`.
@@ -145,6 +150,44 @@ pub struct ApiKeys {
     pub keys: Arc<Keys>,
     /// What was read of the file, if it was.
     pub seen: Option<Seen>,
+}
+
+/// `[identity] jwt`.
+#[derive(Debug)]
+pub struct Jwt {
+    /// Where tokens are sent.
+    pub sent_in: SentIn,
+    /// What they have to say.
+    pub expected: Expected,
+    /// The claim that names a caller's tier.
+    pub tier_claim: Option<Arc<str>>,
+    /// The claims that keys are read from.
+    pub claims: Box<[Arc<str>]>,
+    /// What they are verified with.
+    pub keys: TokenKeys,
+}
+
+/// Where the keys of tokens come from.
+#[derive(Debug)]
+pub enum TokenKeys {
+    /// From a file.
+    File {
+        /// Which.
+        file: PathBuf,
+        /// What it holds.
+        kind: TokenFile,
+        /// The keys in it; none if it was not to be read.
+        keys: Arc<KeySet>,
+        /// What was read of it, if it was.
+        seen: Option<Seen>,
+    },
+    /// From elsewhere, while the gateway runs.
+    Url {
+        /// Where they are.
+        url: Arc<str>,
+        /// How often they are fetched.
+        refresh: Duration,
+    },
 }
 
 /// `[store]`.

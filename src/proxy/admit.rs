@@ -61,9 +61,12 @@ async fn decide<'g>(
         .find(view, &path)
         .ok_or(Refusal::Unmatched(config.server.unmatched))?;
     ctx.route = Some(Arc::clone(matched.route));
-    ctx.identity = gateway
-        .callers
-        .identify(&view, ctx.client, gateway.metrics.families());
+    ctx.identity = gateway.callers.identify(
+        &view,
+        ctx.client,
+        ctx.started_at_us / 1_000_000,
+        gateway.metrics.families(),
+    );
     let caller = Caller {
         request: view,
         client_ip: ctx.client.ip,

@@ -25,4 +25,5 @@ mod leases;
 mod local_store;
 mod properties;
 mod routes;
+mod tokens;
 mod vectors;

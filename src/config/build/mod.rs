@@ -12,6 +12,7 @@ mod policies;
 mod routes;
 mod store;
 mod store_url;
+mod tokens;
 mod upstreams;
 mod valkey;
 
