@@ -8,6 +8,6 @@ if not now then
   local t = call("TIME")
   now = t[1] * 1000000 + t[2]
 end
-local slack_ms, token_buckets, leaky_buckets, fixed_windows, sliding_counters, sliding_logs, at =
-  unpack(">I7I2I2I2I2I2", asked)
+local slack_ms, token_buckets, leaky_buckets, fixed_windows, sliding_counters, sliding_logs, concurrencies, at =
+  unpack(">I7I2I2I2I2I2I2", asked)
 local rules = {}

@@ -3,7 +3,7 @@
 -- value    debt (credit owed at stamp, 7 bytes), stamp (µs, 7), unit that it is counted in (6), all big-endian
 -- numbers  burst (units), unit (credit that one unit costs), refill (credit a tick), tick (µs), debt_max (credit): 7
 --          bytes each
-local owed, charge, micros_to_earn, room, give_back
+local owed, charge, micros_to_earn, room, give_back, charge_late
 if token_buckets + leaky_buckets > 0 then
   -- What is still owed at `now`: the debt, the last tick before now, and whether the kept stamp was later than now.
   function owed(meter, kept, now)
@@ -53,7 +53,7 @@ if token_buckets + leaky_buckets > 0 then
     return left > 0 and div(left, meter.unit) or 0
   end
 
-  if gives_back then
+  if settles then
     -- Gives back what `charged` took, but for what has been refilled since.
     --
     -- Some of that would have been refilled without it, too, or all. But nobody knows what the bucket would have come to
@@ -67,6 +67,14 @@ if token_buckets + leaky_buckets > 0 then
       local refilled = min(ticks, div_ceil(price, meter.refill)) * meter.refill
       debt = max(debt - max(price - refilled, 0), 0)
       return debt > 0 and pack(">I7I7I6", debt, stamp, meter.unit) or ""
+    end
+
+    -- Charges `cost` whatever the burst, as far as the debt can be told apart.
+    function charge_late(meter, kept, cost, now)
+      local debt, stamp = owed(meter, kept, now)
+      local units = min(cost, div(meter.debt_max - debt, meter.unit))
+      local charged, since = charge(meter, debt, stamp, units * meter.unit, now)
+      return pack(">I7I7I6", charged, since, meter.unit)
     end
   end
 end

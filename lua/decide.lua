@@ -10,13 +10,6 @@
 -- is what the next finds. It is written once, at the end.
 -- Whole numbers only, all below 2^53: a Lua number holds them exactly.
 
--- State and expiry go in one command, or in one script: no key without an expiry.
-local function write(key, state, reset_after)
-  local ttl_ms = div_ceil(reset_after, 1000) + slack_ms
-  if ttl_ms < 1 then ttl_ms = 1 end
-  if type(state) == "table" then state.write(state, ttl_ms) else call("SET", key, state, "PX", ttl_ms) end
-end
-
 -- A single check needs no tables.
 if #asked == at + 10 then
   local _, _, cost = unpack(">I2I2I6", asked, at)
@@ -27,8 +20,9 @@ if #asked == at + 10 then
   return pack(">i8i8i8i8i8i8", now, allowed, remaining, retry_after, reset_after, delay)
 end
 
--- What is kept, by the number of its key: values, read at once, and logs, each opened when it is first asked about.
-local kept = #rules > sliding_logs and call("MGET", spread(KEYS)) or {}
+-- What is kept, by the number of its key: values, read at once, and what is more than a value, each opened when it is
+-- first asked about.
+local kept = #rules > sliding_logs + concurrencies and call("MGET", spread(KEYS)) or {}
 -- With room for a few: a table that grows is made anew.
 -- Of what has changed, how long until it means nothing any more (µs).
 local resets = { false, false, false, false }

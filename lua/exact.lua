@@ -6,6 +6,8 @@
 -- A call makes every function, every table and every string that it comes across: of a kind, only where it is named.
 local min, max, call = math.min, math.max, redis.call
 local spread, pack, unpack = unpack, struct.pack, struct.unpack
+-- The most that a count of units can come to: six bytes.
+local USED_MAX = 281474976710655
 
 local function div(a, b)
   return (a - a % b) / b

@@ -33,7 +33,7 @@ if leaky_buckets > 0 then
   end
 
   local refund
-  if gives_back then
+  if settles then
     -- Gives back what `charged` took, if nobody has come after it, so that the queue still ends where it ended then: the
     -- turns of those who wait stand.
     function refund(meter, kept, charged, now)
@@ -50,6 +50,7 @@ if leaky_buckets > 0 then
     rules[#rules + 1] = {
       decide = decide,
       refund = refund,
+      charge_late = charge_late,
       burst = burst,
       unit = unit,
       refill = refill,

@@ -82,8 +82,8 @@ if sliding_counters > 0 then
     return repaired, answer(rule, current, previous, since_start, 0, retry_after)
   end
 
-  local refund
-  if gives_back then
+  local refund, charge_late
+  if settles then
     -- Gives back what `charged` took, from the window that it was in.
     function refund(rule, kept, charged)
       local id, current, previous = read(kept)
@@ -98,6 +98,12 @@ if sliding_counters > 0 then
       end
       return (current > 0 or previous > 0) and keep(id, current, previous) or ""
     end
+
+    -- Charges `cost` whatever the limit.
+    function charge_late(rule, kept, cost, now)
+      local id, current, previous = counts_at(rule, kept, now)
+      return keep(id, min(current + cost, rule.count_max), previous)
+    end
   end
 
   for _ = 1, sliding_counters do
@@ -106,6 +112,7 @@ if sliding_counters > 0 then
     rules[#rules + 1] = {
       decide = decide,
       refund = refund,
+      charge_late = charge_late,
       limit = limit,
       window_us = window_us,
       tick_us = tick_us,

@@ -4,8 +4,8 @@
 --          USED_MAX + 1; 6 bytes), big-endian. Record 0 is the newest that has left the window; the requests are 1, 2, …
 -- numbers  limit (units), window (µs): 7 bytes each
 if sliding_logs > 0 then
-  -- The most that a count can come to, and the most records that a refund rewrites.
-  local USED_MAX, REFUND_REACH = 281474976710655, 1000
+  -- The most records that a refund rewrites.
+  local REFUND_REACH = 1000
 
   -- Units charged from one running total to a later one. Totals run round at USED_MAX.
   local function span(from, to)
@@ -24,6 +24,8 @@ if sliding_logs > 0 then
 
   -- Writes the entry; what does not stay for it goes.
   local function write(log, ttl_ms)
+    -- One whose records are rewritten already has no entry.
+    if not log.entry then return call("PEXPIRE", log.key, ttl_ms) end
     if log.foreign then call("DEL", log.key) end
     if log.is_new then
       call("RPUSH", log.key, pack_record(0, 0), log.entry)
@@ -157,8 +159,8 @@ if sliding_logs > 0 then
     return log
   end
 
-  local refund
-  if gives_back then
+  local refund, charge_late
+  if settles then
     -- Gives back what `charged` took, as if it had never been; nothing if too many have come after it: their records
     -- are rewritten.
     function refund(_, log, charged)
@@ -181,12 +183,26 @@ if sliding_logs > 0 then
       call("LREM", log.key, -1, "")
       return count > 1 and open(log.key) or ""
     end
+
+    -- Charges `cost` whatever the limit, as far as it can be told from what left long ago.
+    function charge_late(rule, log, cost, now)
+      local _, base = record_at(log, first_inside(rule, log, now) - 1)
+      local _, total = unpack_record(log.tail)
+      return keep(rule, log, total + min(cost, USED_MAX - span(base, total)), now)
+    end
   end
 
   for _ = 1, sliding_logs do
     local limit, window_us
     limit, window_us, at = unpack(">I7I7", asked, at)
-    rules[#rules + 1] =
-      { decide = decide, refund = refund, limit = limit, window_us = window_us, open = open, keep = keep }
+    rules[#rules + 1] = {
+      decide = decide,
+      refund = refund,
+      charge_late = charge_late,
+      limit = limit,
+      window_us = window_us,
+      open = open,
+      keep = keep,
+    }
   end
 end

@@ -28,6 +28,7 @@ if token_buckets > 0 then
     rules[#rules + 1] = {
       decide = decide,
       refund = give_back,
+      charge_late = charge_late,
       burst = burst,
       unit = unit,
       refill = refill,

@@ -6,6 +6,7 @@ pub mod route;
 
 pub mod check;
 pub mod decide;
+pub mod shed;
 pub mod store;
 
 pub mod answer;

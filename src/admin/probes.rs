@@ -10,6 +10,7 @@ use pingora::apps::http_app::ServeHttp;
 use pingora::protocols::http::ServerSession;
 
 use crate::record::metrics::Families;
+use crate::shed::Load;
 use crate::store::limiter::Limiter;
 use crate::store::valkey::ValkeyStore;
 
@@ -20,6 +21,7 @@ const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8";
 pub struct Probes {
     metrics: Arc<Families>,
     limiter: Arc<Limiter>,
+    load: Load,
     ready: Arc<AtomicBool>,
     metrics_path: Box<str>,
 }
@@ -30,12 +32,14 @@ impl Probes {
     pub const fn new(
         metrics: Arc<Families>,
         limiter: Arc<Limiter>,
+        load: Load,
         ready: Arc<AtomicBool>,
         metrics_path: Box<str>,
     ) -> Self {
         Self {
             metrics,
             limiter,
+            load,
             ready,
             metrics_path,
         }
@@ -57,6 +61,17 @@ impl Probes {
         self.metrics
             .local_keys
             .set(i64::try_from(keys).unwrap_or(i64::MAX));
+        for (gauges, counts) in [
+            (&self.metrics.load_requests, self.load.requests()),
+            (
+                &self.metrics.load_limits,
+                self.load.limits().unwrap_or_default(),
+            ),
+        ] {
+            let [in_flight, unanswered] = gauges;
+            in_flight.set(counts.in_flight.into());
+            unanswered.set(counts.unanswered.into());
+        }
         let up = self.limiter.shared().is_none_or(ValkeyStore::is_up);
         self.metrics.store_up.set(i64::from(up));
         let (closed, open) = self.limiter.shared().map_or((0, 0), ValkeyStore::servers);
@@ -65,6 +80,11 @@ impl Probes {
         }
         let instances = self.limiter.shared().map_or(0, ValkeyStore::instances);
         self.metrics.store_instances.set(i64::from(instances));
+        let (slots, restored) = self.limiter.shared().map_or((0, 0), ValkeyStore::held);
+        let slots = i64::try_from(slots).unwrap_or(i64::MAX);
+        self.metrics.store_slots.set(slots);
+        let told = &self.metrics.store_slots_restored;
+        told.inc_by(restored.saturating_sub(told.get()));
         match self.metrics.encode() {
             Ok(text) => (StatusCode::OK, EXPOSITION, text),
             Err(_) => (StatusCode::INTERNAL_SERVER_ERROR, TEXT, Vec::new()),

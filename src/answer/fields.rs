@@ -9,7 +9,7 @@ use super::list::List;
 use super::words::seconds_up;
 use super::{Legacy, Settings};
 use crate::check::{Ruling, Source, Unit};
-use crate::decide::{LeakyBucket, Rule};
+use crate::decide::{LeakyBucket, Limit, Rule};
 
 pub(super) const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 pub(super) const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -84,7 +84,7 @@ impl<'a> Item<'a> {
     fn of(ruling: &'a Ruling<'a>, place: usize, retry_after_s: Option<u64>) -> Self {
         let more = more_after_s(ruling);
         let remaining = match ruling.check.rule {
-            Rule::FixedWindow(_) => paced(ruling, more),
+            Rule::FixedWindow(rule) => paced(ruling, rule.limit(), more),
             Rule::LeakyBucket(rule) => patient(ruling, rule),
             _ => ruling.decision.remaining,
         };
@@ -154,17 +154,26 @@ pub(super) fn nominal<'a>(ruling: &Ruling<'a>) -> &'a Rule {
 /// Seconds until there is more than now, rounded up; `None` when nothing is used or nothing can be said.
 fn more_after_s(ruling: &Ruling<'_>) -> Option<u64> {
     let decision = ruling.decision;
+    let limit = ruling.check.rule.limit()?;
     if decision.reset_after_us == 0 {
         return None;
     }
-    let window_us = ruling.check.rule.limit().window_us.get();
+    let window_us = limit.window_us.get();
     // Until this cost fits is not before one unit fits.
     let denied_us = decision.retry_after_us.filter(|&wait| wait > 0);
     let micros = match ruling.check.rule {
-        Rule::TokenBucket(_) => return Some(next_unit_s(ruling).max(earned_s(ruling)).max(1)),
-        Rule::LeakyBucket(_) => {
-            return (decision.remaining == 0).then(|| next_unit_s(ruling).max(1));
+        Rule::TokenBucket(_) => {
+            return Some(
+                next_unit_s(ruling, limit)
+                    .max(earned_s(ruling, limit))
+                    .max(1),
+            );
         }
+        Rule::LeakyBucket(_) => {
+            return (decision.remaining == 0).then(|| next_unit_s(ruling, limit).max(1));
+        }
+        // That hangs on how long others take.
+        Rule::Concurrency(_) => return None,
         Rule::FixedWindow(_) => decision.reset_after_us,
         // When the oldest entry leaves only the store knows; when the last does is what is surely true.
         Rule::SlidingLog(_) => denied_us.unwrap_or(decision.reset_after_us),
@@ -183,8 +192,7 @@ fn more_after_s(ruling: &Ruling<'_>) -> Option<u64> {
 ///
 /// It is full in `reset_after`, and the units above the next one take up the last part of that:
 /// `reset_after - (capacity - remaining - 1) * window / limit`, as one fraction, rounded up once.
-fn next_unit_s(ruling: &Ruling<'_>) -> u64 {
-    let limit = ruling.check.rule.limit();
+fn next_unit_s(ruling: &Ruling<'_>, limit: Limit) -> u64 {
     let (count, window_us) = (
         u128::from(limit.count.get()),
         u128::from(limit.window_us.get()),
@@ -203,8 +211,7 @@ fn next_unit_s(ruling: &Ruling<'_>) -> u64 {
 }
 
 /// How long the bucket takes to earn what it has left: who spends that within this time keeps the sustained rate.
-fn earned_s(ruling: &Ruling<'_>) -> u64 {
-    let limit = ruling.check.rule.limit();
+fn earned_s(ruling: &Ruling<'_>, limit: Limit) -> u64 {
     let micros =
         u128::from(ruling.decision.remaining).saturating_mul(u128::from(limit.window_us.get()));
     whole_seconds(micros, u128::from(limit.count.get()))
@@ -216,12 +223,11 @@ fn whole_seconds(micros: u128, divisor: u128) -> u64 {
 }
 
 /// What a fixed window has left, but no more than ten times its nominal pace until its end; never none of some.
-fn paced(ruling: &Ruling<'_>, after_s: Option<u64>) -> u64 {
+fn paced(ruling: &Ruling<'_>, limit: Limit, after_s: Option<u64>) -> u64 {
     let remaining = ruling.decision.remaining;
     let Some(after_s) = after_s else {
         return remaining;
     };
-    let limit = ruling.check.rule.limit();
     let window_us = u128::from(limit.window_us.get());
     let tenth = window_us / 10;
     let span = u128::from(after_s).saturating_mul(1_000_000).max(tenth);
@@ -246,16 +252,19 @@ pub(super) fn policy_field(
             continue;
         }
         let rule = item.nominal();
-        let limit = rule.limit();
-        list.number("q", limit.count.get());
-        if item.ruling.check.policy.unit == Unit::ContentBytes {
-            list.text("qu", "content-bytes");
+        list.number("q", rule.count().get());
+        match item.ruling.check.policy.unit {
+            Unit::ContentBytes => list.text("qu", "content-bytes"),
+            _ if rule.lends() => list.text("qu", "concurrent-requests"),
+            _ => {}
         }
         // `w` is in whole seconds. Rounded, it would promise another pace; left out, it promises none.
-        if limit.window_us.get().is_multiple_of(1_000_000) {
+        if let Some(limit) = rule.limit()
+            && limit.window_us.get().is_multiple_of(1_000_000)
+        {
             list.number("w", seconds_up(limit.window_us.get()));
         }
-        if rule.capacity() != limit.count.get() {
+        if rule.capacity() != rule.count().get() {
             list.number("tollgate-burst", rule.capacity());
         }
         if settings.partition_key {
@@ -294,7 +303,8 @@ fn sent_name<'a>(item: &Item<'a>, rename: Option<Rename<'_>>) -> std::borrow::Co
     }
 }
 
-/// Puts the legacy triple, which tells of the most constrained policy of requests, or does nothing if there is none.
+/// Puts the legacy triple, which tells of the most constrained policy of requests per window, or does nothing if there is
+/// none.
 pub(super) fn put_legacy(
     settings: &Settings,
     items: &[Item<'_>],
@@ -313,7 +323,7 @@ pub(super) fn put_legacy(
     };
     headers.insert(
         LEGACY_LIMIT,
-        HeaderValue::from(item.nominal().limit().count.get()),
+        HeaderValue::from(item.nominal().count().get()),
     );
     headers.insert(LEGACY_REMAINING, HeaderValue::from(item.remaining));
     headers.insert(LEGACY_RESET, HeaderValue::from(reset));
@@ -321,7 +331,9 @@ pub(super) fn put_legacy(
 
 pub(super) fn legacy_item<'i, 'a>(items: &'i [Item<'a>]) -> Option<&'i Item<'a>> {
     let mut items = items.iter();
-    items.find(|item| item.ruling.check.policy.unit == Unit::Requests)
+    items.find(|item| {
+        item.ruling.check.policy.unit == Unit::Requests && !item.ruling.check.rule.lends()
+    })
 }
 
 /// Seconds until an exhausted policy lets one more request through: the longest of those in force.

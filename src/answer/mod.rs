@@ -105,6 +105,8 @@ pub enum Refusal<'a> {
     MissingKey(&'a crate::check::Policy),
     /// The store gave no decision, and the policy then denies.
     StoreUnavailable,
+    /// The gateway is full. Scripts may read so whom the configuration's `[rejects]` at this position let.
+    Shed(usize),
     /// No route.
     Unmatched(StatusCode),
     /// The request makes no sense, or is too large: status and why.

@@ -10,6 +10,13 @@ use super::template::{Escape, Template, essence, is_json};
 /// A policy is out of quota.
 pub const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 
+/// The server is short of capacity for a moment.
+pub const REDUCED_CAPACITY: &str =
+    "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
+
+pub(super) const REDUCED_CAPACITY_TITLE: &str =
+    "Request cannot be satisfied due to temporary server capacity constraints";
+
 pub(super) const QUOTA_TITLE: &str =
     "Request cannot be satisfied as assigned quota has been exceeded";
 pub(super) const QUOTA_DETAIL: &str =

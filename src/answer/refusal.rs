@@ -6,7 +6,9 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use uuid::Uuid;
 
-use super::problem::{ABOUT_BLANK, Body, PROBLEM_JSON, Problem};
+use super::problem::{
+    ABOUT_BLANK, Body, PROBLEM_JSON, Problem, REDUCED_CAPACITY, REDUCED_CAPACITY_TITLE,
+};
 use super::template::Escape;
 use super::{Answer, Asked, Legacy, Refusal, Reject, Settings, cors, fields, words};
 use crate::check::{Policy, Ruling};
@@ -16,6 +18,13 @@ const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// The most seconds that are added to `Retry-After`.
 const JITTER_MAX_S: u64 = 30;
+
+/// What stands for a policy in the answer to a request that was turned away.
+const LOAD_SHEDDING: &str = "load-shedding";
+
+/// The longest wait that those are told who are turned away, in seconds. Nobody knows when there will be room; they are
+/// told different times, so that they do not return together.
+const SHED_WAIT_MAX_S: u64 = 4;
 
 /// Room for the fields that an answer of ours usually has.
 const FIELDS_USUAL: usize = 12;
@@ -79,12 +88,15 @@ fn is_longer(wait_us: Option<u64>, than_us: Option<u64>) -> bool {
 }
 
 /// The seconds of `Retry-After`: never early, never 0 (which clients take for none), a little later for some.
-fn retry_after_s(settings: &Settings, wait_us: u64) -> u64 {
+fn retry_after_s(settings: &Settings, denial: &Denial<'_>, wait_us: u64) -> u64 {
     let percent = u128::from(settings.retry_after_jitter_percent);
     let jitter_us = u128::from(wait_us).saturating_mul(percent) / 100;
     let jitter_max_s = u64::try_from(jitter_us / 1_000_000)
         .unwrap_or(u64::MAX)
         .min(JITTER_MAX_S);
+    // When one may pass nobody knows, and all who were denied at once are told the same.
+    let is_guess = denial.foremost.is_some_and(|(_, rule)| rule.lends());
+    let jitter_max_s = jitter_max_s.max(u64::from(is_guess && percent > 0));
     let jitter_s = if jitter_max_s == 0 {
         0
     } else {
@@ -112,7 +124,7 @@ fn denial(
     };
     let retry_after_s = denial
         .wait_us
-        .map(|wait_us| retry_after_s(settings, wait_us));
+        .map(|wait_us| retry_after_s(settings, denial, wait_us));
     let value = |name: &str, escape: Escape| value(denial, retry_after_s, asked, name, escape);
     let problem = Problem {
         problem_type: &reject.problem_type,
@@ -135,7 +147,8 @@ fn denial(
     answer
 }
 
-/// Every refusal that is not the quota's: the status says what there is to say, and no quota is claimed.
+/// Every refusal that is not the quota's: no quota is claimed, and the status says what there is to say, but where there
+/// is a problem type for it.
 fn plain(
     settings: &Settings,
     rejects: &[Reject],
@@ -158,23 +171,38 @@ fn plain(
             StatusCode::SERVICE_UNAVAILABLE,
             "Limits cannot be checked at the moment.".into(),
         ),
+        Refusal::Shed(_) => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "There are too many requests at the moment.".into(),
+        ),
         Refusal::Unmatched(status) => (status, "No route matches this request.".into()),
         Refusal::Refused(status, why) => (status, why.into()),
         Refusal::Upstream(status) => (status, upstream_detail(status).into()),
     };
-    let retry_after_s = matches!(refusal, Refusal::StoreUnavailable).then_some(1);
+    let retry_after_s = match refusal {
+        Refusal::StoreUnavailable => Some(1),
+        Refusal::Shed(_) => Some(fastrand::u64(1..=SHED_WAIT_MAX_S)),
+        _ => None,
+    };
+    let is_shed = matches!(refusal, Refusal::Shed(_));
+    let (problem_type, title) = if is_shed {
+        (REDUCED_CAPACITY, REDUCED_CAPACITY_TITLE)
+    } else {
+        (ABOUT_BLANK, status.canonical_reason().unwrap_or("Error"))
+    };
     let problem = Problem {
-        problem_type: ABOUT_BLANK,
-        title: status.canonical_reason().unwrap_or("Error").into(),
+        problem_type,
+        title: title.into(),
         status,
         detail,
         instance: instance(asked.request_id),
-        violated_policies: Vec::new(),
+        violated_policies: is_shed.then_some(LOAD_SHEDDING).into_iter().collect(),
         retry_after_seconds: retry_after_s,
     };
     let mut headers = own_fields(settings, rulings, retry_after_s, false, asked);
     let its_own = match refusal {
         Refusal::MissingKey(policy) => rejects.get(policy.reject),
+        Refusal::Shed(reject) => rejects.get(reject),
         _ => None,
     };
     if let Some(reject) = its_own.or(rejects.first()) {
@@ -199,7 +227,7 @@ fn detail<'r, 'v>(
     retry_after_s: Option<u64>,
     value: impl Fn(&str) -> Cow<'v, str>,
 ) -> Cow<'r, str> {
-    let Some((policy, _)) = denial.foremost else {
+    let Some((policy, rule)) = denial.foremost else {
         return "Too many requests.".into();
     };
     let name = &policy.name;
@@ -212,6 +240,9 @@ fn detail<'r, 'v>(
     let hidden = !policy.advertise && reject.detail.names(&["limit", "window"]);
     let text = if hidden {
         format!("Policy {name} is over its limit. Try again in {seconds} seconds.").into()
+    } else if rule.lends() && reject.detail.names(&["window"]) {
+        let limit = rule.count();
+        format!("Policy {name} allows {limit} at once. Try again in {seconds} seconds.").into()
     } else {
         reject.detail.render(Escape::None, value)
     };
@@ -230,18 +261,16 @@ fn value<'a>(
     name: &str,
     escape: Escape,
 ) -> Cow<'a, str> {
-    let limit = denial.foremost.map(|(_, rule)| rule.limit());
+    let rule = denial.foremost.map(|(_, rule)| rule);
     match name {
         "policy" => denial
             .foremost
             .map_or("", |(policy, _)| &policy.name)
             .into(),
-        "limit" => limit
-            .map_or_else(String::new, |limit| limit.count.to_string())
+        "limit" => rule
+            .map_or_else(String::new, |rule| rule.count().to_string())
             .into(),
-        "window" => limit
-            .map_or_else(String::new, |limit| words::window(limit.window_us.get()))
-            .into(),
+        "window" => rule.map_or_else(String::new, words::window_of).into(),
         "request_id" => asked.request_id.into(),
         "retry_after" => match (retry_after_s, escape) {
             (Some(seconds), _) => seconds.to_string().into(),

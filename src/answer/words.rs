@@ -1,5 +1,18 @@
 //! Numbers as people read them.
 
+use crate::decide::Rule;
+
+/// The window of a rule: as [`window`], or the unit of its calendar. Empty for what counts no window.
+#[must_use]
+pub fn window_of(rule: &Rule) -> String {
+    match rule.calendar() {
+        Some(calendar) => calendar.unit().as_str().to_owned(),
+        None => rule
+            .limit()
+            .map_or_else(String::new, |limit| window(limit.window_us.get())),
+    }
+}
+
 /// A window in the largest unit that divides it: `1 min`, `15 min`, `10 s`, `1 h`, `1 d`, `250 ms`.
 #[must_use]
 pub fn window(window_us: u64) -> String {

@@ -24,6 +24,17 @@ pub enum Demand {
     FirstOf(Box<[Use]>),
 }
 
+impl Demand {
+    /// Its policies, in the order in which they are asked for.
+    #[must_use]
+    pub fn uses(&self) -> &[Use] {
+        match self {
+            Self::One(only) => std::slice::from_ref(only),
+            Self::FirstOf(alternatives) => alternatives,
+        }
+    }
+}
+
 /// What a request has to pass.
 #[derive(Debug, Default)]
 pub struct Demanded<'a> {
@@ -31,6 +42,8 @@ pub struct Demanded<'a> {
     pub checks: Vec<Check<'a>>,
     /// Policies that do not apply since their key is missing.
     pub skipped: Vec<&'a Policy>,
+    /// Policies that do not apply since the request is a preflight.
+    pub uncounted: Vec<&'a Policy>,
     /// Enforced policies whose key is missing and that then deny.
     pub missing: Vec<&'a Policy>,
     /// An enforced policy whose key has several values that differ: whom to count, nobody can say.
@@ -42,8 +55,13 @@ pub struct Demanded<'a> {
 /// Of alternatives the first whose key is present counts, and the others say nothing; if none is, the last one's
 /// `on_missing_key` rules. A policy in shadow denies nobody whose key is missing: it is skipped. One that stands in
 /// the list twice takes both costs in one check.
+///
+/// Of a preflight only those policies are asked that count preflights. None denies it for a missing key: a preflight
+/// carries no credentials, and what follows it does.
 #[must_use]
 pub fn demand<'a>(demands: &'a [Demand], caller: &Caller<'_>, secret: &KeySecret) -> Demanded<'a> {
+    let is_preflight = caller.request.is_preflight();
+    let counts = |u: &Use| !is_preflight || u.policy.preflights;
     let mut demanded = Demanded::default();
     let mut entities = Entities {
         caller,
@@ -51,20 +69,20 @@ pub fn demand<'a>(demands: &'a [Demand], caller: &Caller<'_>, secret: &KeySecret
         known: Vec::new(),
     };
     for demand in demands {
-        let chosen = match demand {
-            Demand::One(only) => Some(only).filter(|u| is_on(u)),
-            Demand::FirstOf(alternatives) => {
-                let mut on = alternatives.iter().filter(|u| is_on(u));
-                let present = on.clone().find(|u| {
-                    let entity = entities.of(&u.policy.key);
-                    entity.complete || entity.ambiguous
-                });
-                present.or_else(|| on.next_back())
+        let mut on = demand.uses().iter().filter(|u| is_on(u));
+        // The first whose key is present, else the last.
+        let mut chosen = None;
+        for place in on.clone().filter(|u| counts(u)) {
+            let entity = entities.of(&place.policy.key);
+            chosen = Some((place, entity));
+            if entity.complete || entity.ambiguous {
+                break;
             }
-        };
-        if let Some(chosen) = chosen {
-            let entity = entities.of(&chosen.policy.key);
-            demanded.add(chosen, entity);
+        }
+        if let Some((place, entity)) = chosen {
+            demanded.add(place, entity, is_preflight);
+        } else if let Some(last) = on.next_back() {
+            demanded.uncounted.push(&last.policy);
         }
     }
     demanded
@@ -75,7 +93,7 @@ fn is_on(place: &Use) -> bool {
 }
 
 impl<'a> Demanded<'a> {
-    fn add(&mut self, place: &'a Use, entity: Entity) {
+    fn add(&mut self, place: &'a Use, entity: Entity, is_preflight: bool) {
         let policy: &'a Policy = &place.policy;
         let shadow = policy.mode == Mode::Shadow;
         match policy.on_missing_key {
@@ -86,7 +104,7 @@ impl<'a> Demanded<'a> {
                 return;
             }
             OnMissingKey::Empty => {}
-            OnMissingKey::Deny if !shadow => return self.missing.push(policy),
+            OnMissingKey::Deny if !shadow && !is_preflight => return self.missing.push(policy),
             OnMissingKey::Deny | OnMissingKey::Skip => return self.skipped.push(policy),
         }
         if let Some(same) = self

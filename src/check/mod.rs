@@ -3,6 +3,7 @@
 pub mod demand;
 pub mod entity;
 pub mod identity;
+pub mod outcome;
 mod read;
 pub mod share;
 
@@ -12,6 +13,7 @@ use std::sync::Arc;
 pub use demand::{Demand, Demanded, Use, demand};
 pub use entity::{EntityKey, KeySecret, KeySource};
 pub use identity::{Identity, NewLimit};
+pub use outcome::{Outcome, Outcomes};
 pub use share::Shares;
 
 use crate::decide::{Cost, Decision, Rule, Verdict};
@@ -33,13 +35,18 @@ pub struct Policy {
     pub key: Box<[KeySource]>,
     /// What to do when a part of the key is missing.
     pub on_missing_key: OnMissingKey,
+    /// Whether it counts preflights.
+    pub preflights: bool,
     /// What to do when the shared store gives no decision.
     pub on_store_failure: OnStoreFailure,
     /// Where its usage lives.
     pub scope: Scope,
     /// The most units that a gateway takes ahead of its requests from the shared store; none if it does not.
     pub lease: Option<NonZeroU64>,
-    /// Whether what a request was charged may be given back, since the request is denied after all.
+    /// Which answers it counts; all if it does not ask.
+    pub outcomes: Option<Outcomes>,
+    /// Whether what a request was charged may be given back: since it is denied after all, or once it is known what it was
+    /// worth.
     pub given_back: bool,
     /// Whether it denies.
     pub mode: Mode,

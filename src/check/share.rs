@@ -83,7 +83,7 @@ mod tests {
     use crate::decide::{Limit, SlidingLog};
 
     fn limit_of(rule: &Rule) -> u64 {
-        rule.limit().count.get()
+        rule.count().get()
     }
 
     #[test]

@@ -29,12 +29,12 @@ impl Hint {
 pub(crate) fn field(path: &[String], key: &str) -> Option<Hint> {
     let path: Vec<&str> = path.iter().map(String::as_str).collect();
     Some(match (path.as_slice(), key) {
-        ([], "tiers" | "overrides" | "exemptions" | "load_shedding" | "tracing")
+        ([], "tiers" | "overrides" | "exemptions" | "tracing")
         | (["listeners", _], "tls" | "h2" | "h2c" | "proxy_protocol")
         | (["store"], "pool")
         | (["upstreams", _], "tls" | "health")
-        | (["policies", _], "lease" | "count" | "penalty")
-        | (["routes", _], "priority" | "format" | "cors")
+        | (["policies", _], "penalty")
+        | (["routes", _], "format" | "cors")
         | (["metrics"], "native_histograms") => Hint::Later,
         (["routes", _], "path" | "paths" | "host" | "hosts" | "methods" | "headers" | "query") => {
             Hint::help(
@@ -70,8 +70,10 @@ pub(crate) fn word(path: &[String], found: &str) -> Option<Hint> {
     Some(match (path.as_slice(), found) {
         (["store", "kind"], "redis" | "keydb" | "rediss" | "valkeys") => Hint::Meant("valkey"),
         (["store", "kind"], "memory" | "in-memory") => Hint::Meant("local"),
-        (["policies", _, "kind"], "concurrency") => Hint::Later,
         (["policies", _, "kind"], "sliding-window") => Hint::Meant("sliding-counter"),
+        (["policies", _, "kind"], "concurrent" | "in-flight" | "connections") => {
+            Hint::Meant("concurrency")
+        }
         (["logs", "level"], "warning") => Hint::Meant("warn"),
         (["policies", _, "mode"] | ["mode"], "dry-run") => Hint::Meant("shadow"),
         _ => return None,
@@ -82,8 +84,8 @@ pub(crate) fn word(path: &[String], found: &str) -> Option<Hint> {
 pub(crate) fn later_value(path: &[String], node: &Node) -> Option<String> {
     let path: Vec<&str> = path.iter().map(String::as_str).collect();
     match (path.as_slice(), &node.value) {
-        (["policies", _, key @ ("anchor" | "cost")], Value::Table(_)) => {
-            Some(format!("a table for `{key}` is not part of this release"))
+        (["policies", _, "cost"], Value::Table(_)) => {
+            Some("a table for `cost` is not part of this release".to_owned())
         }
         _ => None,
     }

@@ -267,12 +267,7 @@ impl<'a> Reader<'a> {
         let hint = advice::word(&self.path, &found);
         let near = match hint {
             Some(Hint::Meant(meant)) => Some(meant),
-            Some(Hint::Later) => None,
             _ => did_you_mean(&found, words.iter().copied()),
-        };
-        let help = match hint {
-            Some(Hint::Later) => format!("\"{found}\" is not part of this release; write {listed}"),
-            _ => format!("write {listed}"),
         };
         self.report(
             Finding::new(
@@ -281,7 +276,7 @@ impl<'a> Reader<'a> {
                 format!("`{} = \"{found}\"` is not known", self.key()),
             )
             .label(near.map_or_else(String::new, |near| format!("did you mean \"{near}\"?")))
-            .help(help),
+            .help(format!("write {listed}")),
         );
         None
     }
@@ -366,6 +361,7 @@ fn example(key: &str) -> &'static str {
     match key {
         "limit" => "\"100/min\"",
         "key" => "\"ip\"",
+        "tz" => "\"Europe/Berlin\"",
         "address" => "\"127.0.0.1:8080\"",
         "addr" => "\"127.0.0.1:9000\"",
         "match" => "{ path = \"/*\" }",

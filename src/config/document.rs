@@ -12,11 +12,12 @@ use super::source::{Place, Sources};
 use super::tree::{self, Entry, Node, Value};
 
 /// The tables that `TOLLGATE__TABLE__FIELD` can override. Names of policies and the like may hold `-`, and are not.
-const OVERRIDABLE: [&str; 7] = [
+const OVERRIDABLE: [&str; 8] = [
     "server",
     "client_ip",
     "store",
     "headers",
+    "load_shedding",
     "admin",
     "metrics",
     "logs",

@@ -84,6 +84,14 @@ codes! {
     E036,
     /// A policy that does not say what happens when its key is missing.
     E043,
+    /// Not a time zone, or a calendar that the limit does not go with.
+    E044,
+    /// A limit that is a rate where the kind has units at once, or the other way.
+    E046,
+    /// A lease that is a number of units where the kind has a duration, or the other way.
+    E047,
+    /// A policy that counts no answer, or counts one and forgets it.
+    E048,
     /// A `${VAR}` that is not set, or not closed.
     E050,
     /// A file that cannot be read, or holds too little.
@@ -148,6 +156,11 @@ codes! {
     W216,
     /// A route is limited only for those who show who they are.
     W217,
+    /// Load shedding that never happens: a priority without it, more in flight than can be, or a target that no upstream is
+    /// given the time to miss.
+    W220,
+    /// A lease of concurrency that a slow store may outlast.
+    W224,
 }
 
 /// Whether it keeps the configuration from loading.

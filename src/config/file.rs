@@ -9,16 +9,20 @@ use tracing::level_filters::LevelFilter;
 use super::ClientIpInLogs;
 use super::collections::{List, Named, OneOrMany, Pairs};
 use super::decode::table;
-use super::items::{Item, Key, ServerAt, UseItem};
-use super::values::{CostUnits, FilePath, Percent, Size, Span, Units, Version, Whole};
-use super::wire::{FieldValue, HostField, Wanted};
+use super::items::{Count, Item, Key, ServerAt, UseItem};
+use super::moments::{AnchorAt, ZoneName};
+use super::values::{
+    CostUnits, FilePath, LeaseOf, LimitOf, Percent, Size, Span, Units, Version, Whole,
+};
+use super::wire::{FieldValue, HostField, StatusItem, Wanted};
 pub(crate) use super::words::{
     Balance, Builtin, GlobalMode, Kind, LogFormat, RateLimitFields, RequestId, StoreWord, Unmatched,
 };
 use crate::answer::{Legacy, UpstreamFields, When};
 use crate::check::{Mode, OnMissingKey, OnStoreFailure, Scope, Unit};
 use crate::client::jwt::Algorithm;
-use crate::decide::{Anchor, Limit};
+use crate::decide::CalendarUnit;
+use crate::shed::Priority;
 
 table! {
     /// A Tollgate configuration.
@@ -47,6 +51,8 @@ table! {
         routes: Named<Route> = "{}";
         /// How denials are put.
         rejects: Named<Reject> = "{}";
+        /// When requests are turned away because the gateway is full; never if left out.
+        load_shedding: LoadShedding;
         /// The fields that answers carry.
         headers: Headers = "{}";
         /// What changes a running gateway; not there if left out.
@@ -295,37 +301,65 @@ table! {
     Policy {
         /// The algorithm.
         kind: Kind, required;
-        /// Count and window: "100/min".
-        limit: Limit, required;
+        /// Count and window: "100/min"; of calendar months "100/month". Concurrency: units in flight at once, a number.
+        limit: LimitOf, required;
         /// Buckets: the most at once; the count of the limit if left out.
         burst: Units;
         /// Leaky bucket: the longest wait; longer ones are denied. Unbounded but for burst if left out.
         max_wait: Span<0, 3_600_000>;
-        /// Fixed window: windows begin with the clock ("epoch"), or with a caller's first request.
-        anchor: Anchor;
+        /// Fixed window: windows begin with the clock ("epoch"), with a caller's first request, or with the days, weeks or
+        /// months of a time zone: { calendar, tz }.
+        anchor: AnchorAt;
         /// Sliding counter: count the whole previous window, so that the limit is never exceeded.
         strict: bool;
         /// Whom it counts by: one source, or several together.
         key: Key, required;
         /// What becomes of a request that lacks a part of the key.
         on_missing_key: OnMissingKey;
+        /// Whether preflights are counted, which carry no credentials; if left out, only those of store = "local" are.
+        preflights: bool;
         /// What becomes of a request when the store gives no decision; store.on_failure if left out.
         on_store_failure: OnStoreFailure;
         /// "local" counts in each gateway apart, on purpose.
         store: Scope = "\"shared\"";
         /// The most units that a gateway takes ahead of a busy key's requests; the limit may be exceeded by so many for
-        /// each gateway. Counted in Valkey only, and on routes where it is the only policy.
-        lease: Units;
+        /// each gateway. Counted in Valkey only, and on routes where it is the only policy. Concurrency: how long what a
+        /// gateway holds counts once it is dead; 60s if left out.
+        lease: LeaseOf;
         /// Shadow counts but does not deny; off does neither.
         mode: Mode = "\"enforce\"";
         /// What is counted: requests, content-bytes, or a name of your own.
         unit: Unit = "\"requests\"";
         /// What a request takes where a route does not say; 0 only looks.
         cost: CostUnits = "1";
+        /// Which requests are counted: all, or those whose answer has one of these statuses.
+        count: Count = "\"all\"";
         /// Which of the rejects answers for it.
         reject: String = "\"default\"";
         /// Whether answers tell of it in their fields.
         advertise: bool = "true";
+    }
+}
+
+table! {
+    /// Windows that begin as those of a calendar.
+    CalendarTable {
+        /// What they are; weeks begin on Monday.
+        calendar: CalendarUnit, required;
+        /// Whose midnight it is: a time zone of the IANA database, as "Europe/Berlin" or "UTC".
+        tz: ZoneName, required;
+    }
+}
+
+table! {
+    /// Which answers a policy counts. A request is charged when it comes, and given that back if its answer does not count.
+    CountTable {
+        /// Those that count: 401, or "4xx" for all from 400 to 499. All if left out.
+        status: List<StatusItem>;
+        /// Those of them that do not.
+        not_on: List<StatusItem>;
+        /// Those after which all that was counted of the caller is forgotten.
+        reset_on: List<StatusItem>;
     }
 }
 
@@ -340,6 +374,8 @@ table! {
         respond: Respond;
         /// Its policies: a name, { use, cost }, or { first_of = [ … ] } for the first whose key is present.
         policies: List<Item> = "[]";
+        /// Who is turned away first when the gateway is full: low, then normal, and high last.
+        priority: Priority = "\"normal\"";
         /// Taken off the path before it is forwarded.
         strip_prefix: String;
         /// Header fields added to the forwarded request.
@@ -420,6 +456,18 @@ table! {
         body_file: Pairs<FilePath> = "{}";
         /// Origins whose scripts may read the denial; "*" is everybody.
         cors: List<String> = "[]";
+    }
+}
+
+table! {
+    /// When requests are turned away because the gateway is full.
+    LoadShedding {
+        /// The most requests in flight. At 80 % of them routes of low priority turn requests away, at 95 % those of
+        /// normal priority.
+        max_in_flight: Whole<2, 10_000_000>, required;
+        /// How long upstreams may take to begin an answer, half of the time: while they take longer, fewer requests may
+        /// be in flight.
+        target_latency: Span<1, 3_600_000>;
     }
 }
 

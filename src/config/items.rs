@@ -3,7 +3,7 @@
 use super::collections::List;
 use super::decode::{At, Decode, Reader};
 use super::error::{Code, Finding};
-use super::file::{ItemTable, UseTable, WeightedServer};
+use super::file::{CountTable, ItemTable, UseTable, WeightedServer};
 use super::key_source;
 use super::name::is_name;
 use super::shape::{NAME, Shape};
@@ -14,6 +14,13 @@ use crate::check::{KeySource, Unit};
 /// `key` of a policy: at least one source.
 #[derive(Clone, Debug)]
 pub(crate) struct Key(pub(crate) Vec<At<KeySource>>);
+
+/// `count` of a policy.
+#[derive(Clone, Debug)]
+pub(crate) enum Count {
+    All,
+    By(Box<CountTable>),
+}
 
 /// A server of an upstream, and its weight.
 #[derive(Clone, Debug)]
@@ -120,6 +127,29 @@ impl Decode for Unit {
             "requests" => Some(Self::Requests),
             "content-bytes" => Some(Self::ContentBytes),
             _ => Some(Self::Custom(text.into())),
+        }
+    }
+}
+
+impl Decode for Count {
+    fn shape() -> Shape {
+        Shape::AnyOf(vec![Shape::Words(vec!["all"]), CountTable::shape()])
+    }
+
+    fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
+        match &node.value {
+            Value::Text(text) if text == "all" => Some(Self::All),
+            Value::Table(_) => {
+                CountTable::decode(node, reader).map(|table| Self::By(Box::new(table)))
+            }
+            _ => {
+                reader.wrong_type(
+                    node,
+                    "\"all\" or a table such as { status = [401, 403] }",
+                    "",
+                );
+                None
+            }
         }
     }
 }

@@ -19,6 +19,7 @@ mod items;
 mod key_file;
 mod key_source;
 mod load;
+mod moments;
 mod name;
 mod read;
 mod shape;
@@ -59,6 +60,7 @@ use crate::client;
 use crate::client::jwt::{Expected, KeySet};
 use crate::client::sent::Place as SentIn;
 use crate::route;
+use crate::shed;
 use crate::store::valkey::Address;
 
 /// A whole configuration, proven.
@@ -82,6 +84,8 @@ pub struct Config {
     pub routes: route::Table<Arc<Route>>,
     /// `[rejects]`, `default` first.
     pub rejects: Vec<answer::Reject>,
+    /// `[load_shedding]`; none without the table, nor where everything is in shadow.
+    pub load_shedding: Option<shed::Settings>,
     /// `[headers]`.
     pub headers: answer::Settings,
     /// `[admin]`; none without the table.
@@ -220,6 +224,15 @@ impl Store {
             StoreKind::Valkey(settings) => matches!(settings.address, Address::Cluster(_)),
         }
     }
+
+    /// The longest that the shared store is waited for, if there is one.
+    #[must_use]
+    pub fn patience(&self) -> Duration {
+        match &self.kind {
+            StoreKind::Local => Duration::ZERO,
+            StoreKind::Valkey(settings) => settings.timeout.max(settings.connect_timeout),
+        }
+    }
 }
 
 /// Where shared policies are counted.
@@ -291,6 +304,8 @@ pub struct Route {
     pub action: Action,
     /// The policies.
     pub demands: Vec<Demand>,
+    /// Who is turned away first.
+    pub priority: shed::Priority,
     /// Taken off the path before it is forwarded.
     pub strip_prefix: Option<Arc<str>>,
     /// Added to the forwarded request.

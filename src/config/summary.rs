@@ -11,7 +11,7 @@ use super::units::duration_text;
 use super::{Action, Config, StoreKind, Target, TokenKeys};
 use crate::check::{Demand, KeySource, Mode, Policy, Scope, Unit};
 use crate::client::address::Prefixes;
-use crate::decide::{Anchor, Rule};
+use crate::decide::{Anchor, CalendarUnit, Rule};
 
 /// JSON Schema draft-07 of the file.
 #[must_use]
@@ -168,23 +168,39 @@ fn demand(demand: &Demand) -> String {
 
 /// What a policy means.
 fn sentence(policy: &Policy, prefixes: Prefixes) -> String {
-    let limit = policy.rule.limit();
-    let count = limit.count.get();
+    let count = policy.rule.count();
     let unit = match &policy.unit {
         Unit::Requests => String::new(),
         Unit::ContentBytes => " bytes".to_owned(),
         Unit::Custom(name) => format!(" {name}"),
     };
-    let window = spaced(Duration::from_micros(limit.window_us.get()));
-    let rule = bound(&policy.rule, &window);
+    let rule = match policy.rule.limit() {
+        Some(limit) => {
+            let window = match policy.rule.calendar() {
+                Some(calendar) => calendar.unit().as_str().to_owned(),
+                None => spaced(Duration::from_micros(limit.window_us.get())),
+            };
+            format!(" per {window}, {}", bound(&policy.rule, &window))
+        }
+        None => " at once".to_owned(),
+    };
     let mut text = format!(
-        "{}: {}, {count}{unit} per {window}, {rule}, {}",
+        "{}: {}, {count}{unit}{rule}, {}",
         policy.name,
         policy.rule.kind().replace('-', " "),
         counted_by(&policy.key, prefixes)
     );
+    if let (Rule::Concurrency(rule), Scope::Shared) = (&policy.rule, policy.scope) {
+        let lease = spaced(Duration::from_micros(rule.lease_us().get()));
+        let _ = write!(text, ", free within {lease} of a gateway's death");
+    }
     if policy.scope == Scope::Local {
         text.push_str(", in each gateway apart");
+    }
+    match (policy.preflights, policy.scope) {
+        (true, Scope::Shared) => text.push_str(", preflights too"),
+        (false, Scope::Local) => text.push_str(", but for preflights"),
+        _ => {}
     }
     if let Some(lease) = policy.lease {
         let _ = write!(text, ", up to {lease} more for each gateway, taken ahead");
@@ -199,13 +215,21 @@ fn sentence(policy: &Policy, prefixes: Prefixes) -> String {
 
 /// What the kind makes of the numbers: how many pass at once, and in any span of one window.
 fn bound(rule: &Rule, window: &str) -> String {
-    let count = rule.limit().count.get();
+    let count = rule.count().get();
     let twice = count.saturating_mul(2);
     match rule {
         Rule::FixedWindow(rule) => {
             let begin = match rule.anchor() {
-                Anchor::Epoch => "by the clock",
-                Anchor::FirstRequest => "from a caller's first request",
+                Anchor::Epoch => "by the clock".to_owned(),
+                Anchor::FirstRequest => "from a caller's first request".to_owned(),
+                Anchor::Calendar(calendar) => {
+                    let edges = match calendar.unit() {
+                        CalendarUnit::Day => "from midnight to midnight",
+                        CalendarUnit::Week => "from Monday to Monday",
+                        CalendarUnit::Month => "from the first to the first",
+                    };
+                    format!("{edges} in {}", calendar.zone())
+                }
             };
             format!("counted {begin}, up to {twice} across an edge")
         }
@@ -230,6 +254,7 @@ fn bound(rule: &Rule, window: &str) -> String {
                 rule.burst()
             )
         }
+        Rule::Concurrency(_) => "at once".to_owned(),
     }
 }
 

@@ -3,7 +3,16 @@
 use std::num::NonZeroU64;
 use std::time::Duration;
 
-use crate::decide::{Limit, UNITS_MAX};
+use crate::decide::{CalendarUnit, Limit, UNITS_MAX};
+
+/// A count, and the window it is for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Rate {
+    /// Of a month, so long as the longest.
+    pub(crate) limit: Limit,
+    /// Whether the window is a month: how long that is only a calendar knows.
+    pub(crate) is_month: bool,
+}
 
 /// Why a text is not a quantity, and what to write instead.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -84,8 +93,8 @@ pub(crate) fn duration(text: &str) -> Result<Duration, Refusal> {
     Ok(Duration::from_millis(total))
 }
 
-/// `100/min`, `5/15m`: a count, and the window it is for.
-pub(crate) fn rate(text: &str) -> Result<Limit, Refusal> {
+/// `100/min`, `5/15m`, `100_000/month`: a count, and the window it is for.
+pub(crate) fn rate(text: &str) -> Result<Rate, Refusal> {
     read_rate(text).unwrap_or_else(|| {
         Err(Refusal::new(
             format!("`{text}` is not a rate"),
@@ -100,9 +109,13 @@ pub(crate) fn not_a_limit(found: &str) -> Refusal {
 }
 
 /// As [`rate`], without advice; `None` if it is not written as a rate at all.
-fn read_rate(text: &str) -> Option<Result<Limit, Refusal>> {
+fn read_rate(text: &str) -> Option<Result<Rate, Refusal>> {
     let (count, time) = text.split_once('/')?;
     let count = grouped(count)?;
+    if time == "month" {
+        let window_us = NonZeroU64::new(CalendarUnit::Month.nominal_us())?;
+        return Some(limit(text, count, window_us, true));
+    }
     let (digits, letters) = leading(time, |c| c.is_ascii_digit() || c == '_');
     let times = if digits.is_empty() {
         1
@@ -118,16 +131,19 @@ fn read_rate(text: &str) -> Option<Result<Limit, Refusal>> {
             "a window lasts from 1ms to 366d",
         )));
     };
-    let Some(count) = NonZeroU64::new(count) else {
-        return Some(Err(not_a_limit(text)));
-    };
+    Some(limit(text, count, window_us, false))
+}
+
+fn limit(text: &str, count: u64, window_us: NonZeroU64, is_month: bool) -> Result<Rate, Refusal> {
+    let count = NonZeroU64::new(count).ok_or_else(|| not_a_limit(text))?;
     if count.get() > UNITS_MAX {
-        return Some(Err(Refusal::bounds(
+        return Err(Refusal::bounds(
             format!("the count of `{text}` is out of bounds"),
             format!("a count is from 1 to {UNITS_MAX}"),
-        )));
+        ));
     }
-    Some(Ok(Limit { count, window_us }))
+    let limit = Limit { count, window_us };
+    Ok(Rate { limit, is_month })
 }
 
 /// `64KiB`: a whole number of bytes, in powers of two.

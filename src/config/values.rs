@@ -6,9 +6,8 @@ use super::decode::{Decode, Reader};
 use super::error::{Code, Finding};
 use super::shape::Shape;
 use super::tree::{Node, Value};
-use super::units;
+use super::units::{self, Rate};
 use crate::check::NewLimit;
-use crate::decide::Limit;
 
 /// A whole number from `MIN` to `MAX`.
 #[derive(Clone, Copy, Debug)]
@@ -36,6 +35,27 @@ pub(crate) struct FilePath(pub(crate) String);
 
 /// The largest limit, burst or cost, as JSON Schema and TOML write it.
 const UNITS_MAX: i64 = 1_000_000_000_000;
+
+/// `limit` of a policy: which of them it has to be, its kind says.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum LimitOf {
+    /// Units per window.
+    Rate(Rate),
+    /// Units at once.
+    AtOnce(u64),
+}
+
+/// `lease` of a policy: which of them it has to be, its kind says.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum LeaseOf {
+    /// Units taken ahead.
+    Units(u64),
+    /// How long what a gateway holds counts once it is dead.
+    Time(Duration),
+}
+
+/// How long that may be: renewals come in time, and nobody waits for days.
+type LeaseTime = Span<1_000, 86_400_000>;
 
 /// A limit, burst or weight.
 pub(crate) type Units = Whole<1, UNITS_MAX>;
@@ -163,9 +183,37 @@ impl Decode for Percent {
     }
 }
 
-impl Decode for Limit {
+impl Decode for LimitOf {
     fn shape() -> Shape {
-        Shape::Text("^[0-9_]+/[0-9_]*(ms|s|min|m|h|d)$")
+        Shape::AnyOf(vec![Rate::shape(), Units::shape()])
+    }
+
+    fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
+        match &node.value {
+            Value::Whole(1..) => Units::decode(node, reader).map(|units| Self::AtOnce(units.0)),
+            _ => Rate::decode(node, reader).map(Self::Rate),
+        }
+    }
+}
+
+impl Decode for LeaseOf {
+    fn shape() -> Shape {
+        Shape::AnyOf(vec![LeaseTime::shape(), Units::shape()])
+    }
+
+    fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
+        match &node.value {
+            Value::Text(text) if text.parse::<i64>().is_err() => {
+                LeaseTime::decode(node, reader).map(|time| Self::Time(time.0))
+            }
+            _ => Units::decode(node, reader).map(|units| Self::Units(units.0)),
+        }
+    }
+}
+
+impl Decode for Rate {
+    fn shape() -> Shape {
+        Shape::Text("^[0-9_]+/([0-9_]*(ms|s|min|m|h|d)|month)$")
     }
 
     fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
@@ -175,15 +223,13 @@ impl Decode for Limit {
                 return None;
             }
             Value::Whole(number) => {
-                let help =
-                    format!("say for how long: \"{number}/s\", \"{number}/min\", \"{number}/h\"");
-                reader.wrong_type(node, "a rate", &help);
+                reader.wrong_type(node, "a rate", &say_for_how_long(number));
                 return None;
             }
             _ => reader.text(node, "a rate such as \"100/min\"")?,
         };
         match units::rate(text) {
-            Ok(limit) => Some(limit),
+            Ok(rate) => Some(rate),
             Err(refusal) if refusal.out_of_bounds => {
                 reader.refuse(Code::E021, node, refusal);
                 None
@@ -203,15 +249,20 @@ impl Decode for Limit {
 
 impl Decode for NewLimit {
     fn shape() -> Shape {
-        Shape::AnyOf(vec![Limit::shape(), Units::shape()])
+        Shape::AnyOf(vec![Rate::shape(), Units::shape()])
     }
 
     fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
         match &node.value {
             Value::Whole(_) => Units::decode(node, reader).map(|count| Self::Count(count.0)),
-            _ => Limit::decode(node, reader).map(Self::Rate),
+            _ => Rate::decode(node, reader).map(|rate| Self::Rate(rate.limit)),
         }
     }
+}
+
+/// What to write instead of a count that lacks its window.
+pub(crate) fn say_for_how_long(count: impl std::fmt::Display) -> String {
+    format!("say for how long: \"{count}/s\", \"{count}/min\", \"{count}/h\"")
 }
 
 impl Decode for Version {

@@ -10,10 +10,15 @@ use super::error::{Code, Finding};
 use super::shape::Shape;
 use super::tree::{Node, Value};
 use super::units::Refusal;
+use crate::check::outcome::Statuses;
 
 /// The value of a header field.
 #[derive(Clone, Debug)]
 pub(crate) struct FieldValue(pub(crate) HeaderValue);
+
+/// Statuses: one of them, or a class such as "4xx".
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StatusItem(pub(crate) Statuses);
 
 /// A value to match: a text, or `true` for any.
 #[derive(Clone, Debug)]
@@ -27,6 +32,36 @@ pub(crate) enum Wanted {
 pub(crate) enum HostField {
     Keep,
     Send(HeaderValue),
+}
+
+impl Decode for StatusItem {
+    fn shape() -> Shape {
+        Shape::AnyOf(vec![Shape::Whole(100, 599), Shape::Text("^[1-5]xx$")])
+    }
+
+    fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
+        let found = match &node.value {
+            Value::Whole(code) => u16::try_from(*code)
+                .ok()
+                .filter(|code| (100..600).contains(code))
+                .map(|code| Statuses::default().with(code)),
+            Value::Text(text) => match text.as_bytes() {
+                [class @ b'1'..=b'5', b'x', b'x'] => {
+                    Some(Statuses::of_class(u16::from(class - b'0')))
+                }
+                _ => None,
+            },
+            _ => None,
+        };
+        if found.is_none() {
+            reader.wrong_type(
+                node,
+                "a status such as 401 or \"4xx\"",
+                "write a number from 100 to 599, or \"1xx\" to \"5xx\" for all that begin so",
+            );
+        }
+        found.map(Self)
+    }
 }
 
 impl Decode for SocketAddr {

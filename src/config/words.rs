@@ -7,7 +7,8 @@ use super::decode::words;
 use crate::answer::{Legacy, UpstreamFields, When};
 use crate::check::{Mode, OnMissingKey, OnStoreFailure, Scope};
 use crate::client::jwt::Algorithm;
-use crate::decide::Anchor;
+use crate::decide::CalendarUnit;
+use crate::shed::Priority;
 
 /// `mode` of the top level.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -24,6 +25,7 @@ pub(crate) enum Kind {
     SlidingCounter,
     TokenBucket,
     LeakyBucket,
+    Concurrency,
 }
 
 /// `kind` of the store.
@@ -80,6 +82,7 @@ words!(Kind {
     "sliding-counter" => Self::SlidingCounter,
     "token-bucket" => Self::TokenBucket,
     "leaky-bucket" => Self::LeakyBucket,
+    "concurrency" => Self::Concurrency,
 });
 words!(StoreWord { "local" => Self::Local, "valkey" => Self::Valkey });
 words!(Unmatched { "404" => Self::NotFound, "421" => Self::Misdirected });
@@ -94,10 +97,11 @@ words!(Algorithm {
     "ES256" => Self::Es256,
     "EdDSA" => Self::EdDsa,
 });
-words!(Anchor { "epoch" => Self::Epoch, "first-request" => Self::FirstRequest });
+words!(CalendarUnit { "day" => Self::Day, "week" => Self::Week, "month" => Self::Month });
 words!(OnMissingKey { "skip" => Self::Skip, "deny" => Self::Deny, "empty" => Self::Empty });
 words!(OnStoreFailure { "allow" => Self::Allow, "deny" => Self::Deny, "local" => Self::Local });
 words!(Scope { "shared" => Self::Shared, "local" => Self::Local });
+words!(Priority { "high" => Self::High, "normal" => Self::Normal, "low" => Self::Low });
 words!(Mode { "enforce" => Self::Enforce, "shadow" => Self::Shadow, "off" => Self::Off });
 words!(Legacy { "none" => Self::None, "seconds" => Self::Seconds, "epoch" => Self::Epoch });
 words!(When { "always" => Self::Always, "near-limit" => Self::NearLimit, "reject" => Self::Reject });

@@ -134,7 +134,7 @@ impl Meter {
             .saturating_mul(self.unit.get())
     }
 
-    /// What `cost` takes; only asked of a cost that is at most the burst.
+    /// What `cost` takes; only asked of a cost whose price can be owed.
     pub(super) fn price(&self, cost: Cost) -> u64 {
         cost.units().saturating_mul(self.unit.get())
     }
@@ -190,6 +190,14 @@ impl Meter {
     /// Units that fit on top of what is owed.
     pub(super) fn room(&self, owed: Owed) -> u64 {
         self.capacity.saturating_sub(owed.debt) / self.unit
+    }
+
+    /// Charges `cost` whatever the burst, as far as the debt can be told apart.
+    pub(super) fn charge_late(&self, kept: Option<State>, cost: Cost, now: Timestamp) -> State {
+        let owed = self.owed(kept, now);
+        let room = self.debt_max.saturating_sub(owed.debt) / self.unit;
+        let price = self.price(Cost::new(cost.units().min(room)));
+        self.keep(self.charge(owed, price, now))
     }
 
     /// Gives back what `charge` took, but for what has been refilled since.

@@ -126,6 +126,12 @@ impl LeakyBucket {
             .map_or(0, |max_wait| wait.saturating_sub(max_wait))
     }
 
+    /// Charges `cost` whatever the burst.
+    #[must_use]
+    pub fn charge_late(&self, kept: Option<State>, cost: Cost, now: Timestamp) -> State {
+        self.meter.charge_late(kept, cost, now)
+    }
+
     /// Gives back what `charge` took, if nobody has come after it, so that the queue still ends where it ended then:
     /// the turns of those who wait stand.
     #[must_use]

@@ -5,6 +5,8 @@
 
 pub mod all;
 pub mod bucket;
+pub mod calendar;
+pub mod concurrency;
 mod exact;
 pub mod fixed_window;
 mod leaky_bucket;
@@ -16,6 +18,8 @@ mod token_bucket;
 use std::num::{NonZeroU32, NonZeroU64};
 
 pub use all::{Ask, decide_all};
+pub use calendar::{Calendar, CalendarUnit};
+pub use concurrency::Concurrency;
 pub use fixed_window::{Anchor, FixedWindow};
 pub use leaky_bucket::LeakyBucket;
 pub use sliding_counter::SlidingCounter;
@@ -69,6 +73,9 @@ impl Timestamp {
 pub struct Cost(u64);
 
 impl Cost {
+    /// Nothing: it only looks.
+    pub const NONE: Self = Self(0);
+
     /// One unit.
     pub const ONE: Self = Self(1);
 
@@ -105,17 +112,27 @@ pub struct Decision {
     pub verdict: Verdict,
     /// The largest cost that would be allowed at this instant, after this decision.
     pub remaining: u64,
-    /// The least wait after which this cost is allowed if nobody else calls: 0 when allowed, `None` is never.
+    /// The least wait after which this cost is allowed if nobody else calls: 0 when allowed, `None` is never. Of
+    /// concurrency, where that hangs on others, when to try again.
     pub retry_after_us: Option<u64>,
-    /// How long until nothing of what was used counts any more.
+    /// How long until nothing of what was used counts any more; of units in flight, how long if they are not given back.
     pub reset_after_us: u64,
     /// How long an allowed request waits for its turn; 0 but in a leaky bucket.
     pub delay_us: u64,
 }
 
 impl Decision {
+    /// Has it tell what is left once `cost`, which `rule` lent, is given back.
+    pub(crate) fn give_back(&mut self, rule: &Rule, cost: Cost) {
+        let left = self.remaining.saturating_add(cost.units());
+        self.remaining = left.min(rule.capacity());
+        if self.remaining == rule.capacity() {
+            self.reset_after_us = 0;
+        }
+    }
+
     /// Has it tell what `found`, a look at cost 0, finds once what this decision charged is given back.
-    pub(crate) const fn tell_of(&mut self, found: &Self) {
+    pub const fn tell_of(&mut self, found: &Self) {
         self.remaining = found.remaining;
         self.reset_after_us = found.reset_after_us;
         self.delay_us = 0;
@@ -131,6 +148,16 @@ pub struct Charge {
     pub cost: Cost,
     /// [`Decision::reset_after_us`] of the decision that took it.
     pub reset_after_us: u64,
+}
+
+/// What becomes of a charge once it is known what the request was worth.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Settled {
+    /// It took so much. What was charged above that is given back; what it took above the charge is charged now, whatever
+    /// the limit.
+    Spent(Cost),
+    /// All that is kept of whom it was charged to is forgotten.
+    Forgotten,
 }
 
 /// So many units a window, as a policy's `limit` says it.
@@ -167,6 +194,8 @@ pub enum Rule {
     TokenBucket(TokenBucket),
     /// Drains steadily, makes what is allowed wait its turn.
     LeakyBucket(LeakyBucket),
+    /// Counts what is in flight.
+    Concurrency(Concurrency),
 }
 
 impl Rule {
@@ -179,19 +208,37 @@ impl Rule {
             Self::SlidingCounter(_) => "sliding-counter",
             Self::TokenBucket(_) => "token-bucket",
             Self::LeakyBucket(_) => "leaky-bucket",
+            Self::Concurrency(_) => "concurrency",
         }
     }
 
-    /// Units per window.
+    /// Units per window; `None` of a kind that has no window.
     #[must_use]
-    pub const fn limit(&self) -> Limit {
-        match self {
+    pub const fn limit(&self) -> Option<Limit> {
+        Some(match self {
             Self::FixedWindow(rule) => rule.limit(),
             Self::SlidingLog(rule) => rule.limit(),
             Self::SlidingCounter(rule) => rule.limit(),
             Self::TokenBucket(rule) => rule.limit(),
             Self::LeakyBucket(rule) => rule.limit(),
+            Self::Concurrency(_) => return None,
+        })
+    }
+
+    /// The units of its limit: per window, or at once where there is no window.
+    #[must_use]
+    pub const fn count(&self) -> NonZeroU64 {
+        match (self, self.limit()) {
+            (Self::Concurrency(rule), _) => rule.limit(),
+            (_, Some(limit)) => limit.count,
+            (_, None) => NonZeroU64::MIN,
         }
+    }
+
+    /// Whether what it charges is only lent: it counts until it is given back.
+    #[must_use]
+    pub const fn lends(&self) -> bool {
+        matches!(self, Self::Concurrency(_))
     }
 
     /// The most units at once: a bucket's burst, else the limit. A larger cost is never allowed.
@@ -200,8 +247,27 @@ impl Rule {
         match self {
             Self::TokenBucket(rule) => rule.burst(),
             Self::LeakyBucket(rule) => rule.burst(),
-            _ => self.limit().count.get(),
+            _ => self.count().get(),
         }
+    }
+
+    /// The calendar that its windows are aligned to, if they are to one.
+    #[must_use]
+    pub fn calendar(&self) -> Option<&Calendar> {
+        match self {
+            Self::FixedWindow(rule) => rule.calendar(),
+            _ => None,
+        }
+    }
+
+    /// From when on what is kept equals a fresh state, where `decision` was made at `now`. In process what is lent counts
+    /// until it is given back.
+    #[must_use]
+    pub const fn fresh_at(&self, now: Timestamp, decision: &Decision) -> Timestamp {
+        if self.lends() && decision.reset_after_us > 0 {
+            return Timestamp::from_micros(EXACT_MAX);
+        }
+        Timestamp::from_micros(now.as_micros().saturating_add(decision.reset_after_us))
     }
 
     /// Decides one request at `now`, charging `cost` or nothing.
@@ -236,16 +302,80 @@ impl Rule {
                 let (keep, decision) = rule.decide(kept.and_then(State::as_bucket), now, cost);
                 (keep.map(|k| Change::Keep(State::Bucket(k))), decision)
             }
+            Self::Concurrency(rule) => {
+                let (keep, decision) = rule.decide(kept.and_then(State::as_concurrency), cost);
+                (keep.map(|k| Change::Keep(State::Concurrency(k))), decision)
+            }
         };
         (change.unwrap_or(Change::None), decision)
     }
 
-    /// Gives back what `charge` took, as far as nobody gains by it: less than that if a bucket has refilled some of it
-    /// since, nothing if it does not count any more, or if others wait behind it in a leaky bucket.
+    /// Corrects what `charge` took to what the request was worth.
     ///
-    /// Returns what is left; `None` is the same as never seen.
+    /// Less is given back as far as nobody gains by it: less than that if a bucket has refilled some of it since, nothing
+    /// if it does not count any more, or if others wait behind it in a leaky bucket. More is charged at `now`, up to what
+    /// can be counted: usage may then stand above the limit.
+    ///
+    /// Returns what is kept from now on; `None` is the same as never seen.
     #[must_use]
-    pub fn refund(&self, kept: State, charge: Charge, now: Timestamp) -> Option<State> {
+    pub fn settle(
+        &self,
+        kept: Option<State>,
+        charge: Charge,
+        settled: Settled,
+        now: Timestamp,
+    ) -> Option<State> {
+        let Settled::Spent(spent) = settled else {
+            return None;
+        };
+        match spent.units().checked_sub(charge.cost.units()) {
+            Some(0) => kept,
+            Some(more) => Some(self.charge_late(kept, Cost::new(more), now)),
+            None => {
+                let less = charge.cost.units().saturating_sub(spent.units());
+                let charge = Charge {
+                    cost: Cost::new(less),
+                    ..charge
+                };
+                self.refund(kept?, charge, now)
+            }
+        }
+    }
+
+    fn charge_late(&self, kept: Option<State>, cost: Cost, now: Timestamp) -> State {
+        match self {
+            Self::FixedWindow(rule) => {
+                let kept = kept.as_ref().and_then(State::as_fixed_window);
+                State::FixedWindow(rule.charge_late(kept, cost, now))
+            }
+            Self::SlidingLog(rule) => {
+                let mut log = match kept {
+                    Some(State::SlidingLog(log)) => log,
+                    _ => sliding_log::State::default(),
+                };
+                log.write(rule.late_entry(&log, cost, now));
+                State::SlidingLog(log)
+            }
+            Self::SlidingCounter(rule) => {
+                let kept = kept.as_ref().and_then(State::as_sliding_counter);
+                State::SlidingCounter(rule.charge_late(kept, cost, now))
+            }
+            Self::TokenBucket(rule) => {
+                let kept = kept.as_ref().and_then(State::as_bucket);
+                State::Bucket(rule.charge_late(kept, cost, now))
+            }
+            Self::LeakyBucket(rule) => {
+                let kept = kept.as_ref().and_then(State::as_bucket);
+                State::Bucket(rule.charge_late(kept, cost, now))
+            }
+            Self::Concurrency(_) => {
+                let kept = kept.as_ref().and_then(State::as_concurrency);
+                State::Concurrency(Concurrency::charge_late(kept, cost))
+            }
+        }
+    }
+
+    fn refund(&self, kept: State, charge: Charge, now: Timestamp) -> Option<State> {
         match (self, kept) {
             (Self::FixedWindow(rule), State::FixedWindow(kept)) => {
                 rule.refund(kept, charge, now).map(State::FixedWindow)
@@ -261,6 +391,9 @@ impl Rule {
             }
             (Self::LeakyBucket(rule), State::Bucket(kept)) => {
                 rule.refund(kept, charge, now).map(State::Bucket)
+            }
+            (Self::Concurrency(_), State::Concurrency(kept)) => {
+                Concurrency::release(kept, charge.cost).map(State::Concurrency)
             }
             (_, kept) => Some(kept),
         }
@@ -292,6 +425,7 @@ impl Rule {
             Self::LeakyBucket(rule) => rule
                 .share(instances)
                 .map_or_else(|| self.clone(), Self::LeakyBucket),
+            Self::Concurrency(rule) => Self::Concurrency(rule.share(instances)),
         }
     }
 }
@@ -307,6 +441,8 @@ pub enum State {
     SlidingCounter(sliding_counter::State),
     /// Of a token bucket or a leaky bucket.
     Bucket(bucket::State),
+    /// Of concurrency.
+    Concurrency(concurrency::State),
 }
 
 impl State {
@@ -340,6 +476,20 @@ impl State {
         } else {
             None
         }
+    }
+
+    const fn as_concurrency(&self) -> Option<concurrency::State> {
+        if let Self::Concurrency(state) = self {
+            Some(*state)
+        } else {
+            None
+        }
+    }
+
+    /// Whether it outlives the process: what is in flight ends with it.
+    #[must_use]
+    pub const fn outlives_process(&self) -> bool {
+        !matches!(self, Self::Concurrency(_))
     }
 }
 

@@ -201,6 +201,17 @@ impl SlidingCounter {
         ticks.saturating_sub(too_many).saturating_add(1)
     }
 
+    /// Charges `cost` whatever the limit.
+    #[must_use]
+    pub fn charge_late(&self, kept: Option<State>, cost: Cost, now: Timestamp) -> State {
+        let counts = self.counts_at(kept, now);
+        let current = counts.current.saturating_add(cost.units());
+        State {
+            current: current.min(count_max(self.tick)),
+            ..counts
+        }
+    }
+
     /// Gives back what `charge` took, from the window that it was in; `None` if nothing is left.
     #[must_use]
     pub fn refund(&self, kept: State, charge: Charge, _now: Timestamp) -> Option<State> {

@@ -126,6 +126,15 @@ impl SlidingLog {
             .saturating_sub(now.micros_since(stamp))
     }
 
+    /// The entry that charges `cost` whatever the limit, as far as it can be told from what left long ago.
+    #[must_use]
+    pub fn late_entry(&self, log: &State, cost: Cost, now: Timestamp) -> Entry {
+        let base = log.total_before(log.first_inside(now, self.limit.window_us));
+        let total = log.last_total();
+        let room = USED_MAX.saturating_sub(span(base, total));
+        self.entry(now, total.saturating_add(cost.units().min(room)))
+    }
+
     /// Gives back what `charge` took, as if it had never been, unless too many have come after it; `None` if no record
     /// is left.
     #[must_use]

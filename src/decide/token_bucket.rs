@@ -87,6 +87,12 @@ impl TokenBucket {
         }
     }
 
+    /// Charges `cost` whatever the burst.
+    #[must_use]
+    pub fn charge_late(&self, kept: Option<State>, cost: Cost, now: Timestamp) -> State {
+        self.meter.charge_late(kept, cost, now)
+    }
+
     /// Gives back what `charge` took, but for what has been refilled since; `None` if no debt is left.
     #[must_use]
     pub fn refund(&self, kept: State, charge: Charge, now: Timestamp) -> Option<State> {

@@ -10,17 +10,20 @@ use tracing::warn;
 
 use super::context::{Context, Denied, Ruled};
 use super::gateway::Gateway;
+use super::slot::Slot;
 use super::wait::Place;
 use super::{head, tally};
 use crate::answer::{self, Answer, Asked, Refusal};
 use crate::check::demand::demand;
 use crate::check::entity::Caller;
-use crate::check::{Check, Demanded, Ruling};
+use crate::check::{Check, Demand, Demanded, Ruling};
 use crate::client;
 use crate::clock;
+use crate::config::Route;
 use crate::decide::Rule;
 use crate::record::metrics::Fault;
 use crate::route::path::Normalised;
+use crate::shed;
 
 static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
@@ -42,7 +45,11 @@ pub async fn admit(
 ) -> Admission {
     match decide(gateway, head, raw_target, ctx).await {
         Ok(delay) => Admission::Serve(delay),
-        Err(refusal) => Admission::Refuse(Box::new(refuse(gateway, head, ctx, refusal))),
+        Err(refusal) => {
+            // Its answer is no load on anything; a client that takes it slowly must not keep others out.
+            ctx.load = None;
+            Admission::Refuse(Box::new(refuse(gateway, head, ctx, refusal)))
+        }
     }
 }
 
@@ -61,6 +68,8 @@ async fn decide<'g>(
         .find(view, &path)
         .ok_or(Refusal::Unmatched(config.server.unmatched))?;
     ctx.route = Some(Arc::clone(matched.route));
+    // Before anything is charged.
+    ctx.load = Some(take_place(gateway, matched.route)?);
     ctx.identity = gateway.callers.identify(
         &view,
         ctx.client,
@@ -76,10 +85,15 @@ async fn decide<'g>(
         params: &matched.params,
     };
     let mut demanded = demand(&matched.route.demands, &caller, &config.store.key_secret);
-    tally::missing_keys(gateway, ctx, &demanded);
+    tally::not_asked(gateway, ctx, &demanded);
     refuse_without_key(&demanded)?;
     ctx.place = place(gateway, &mut demanded);
     let outcome = gateway.limiter.decide(&demanded.checks).await;
+    ctx.settling.hold(config, &outcome.charged);
+    let lent = outcome.charged.iter();
+    ctx.slots = lent
+        .filter_map(|charged| Slot::new(&ctx.gateway, charged))
+        .collect();
     tally::decisions(gateway, ctx, &demanded, &outcome);
     ctx.rulings = outcome
         .rulings
@@ -122,6 +136,15 @@ fn identify(
     client
         .map(|_| ())
         .map_err(|_| malformed("The forwarding header has too many entries."))
+}
+
+/// A place among the requests in flight.
+fn take_place(gateway: &Gateway, route: &Route) -> Result<shed::Place, Refusal<'static>> {
+    gateway.load.take(route.priority).map_err(|reason| {
+        gateway.metrics.families().shed(route.priority, reason);
+        let first = route.demands.iter().flat_map(Demand::uses).next();
+        Refusal::Shed(first.map_or(0, |a_use| a_use.policy.reject))
+    })
 }
 
 /// Refuses a request whose caller cannot be told, where a policy has to.
@@ -236,9 +259,10 @@ fn refuse(
     );
     let denies = matches!(
         refusal,
-        Refusal::Quota | Refusal::MissingKey(_) | Refusal::StoreUnavailable
+        Refusal::Quota | Refusal::MissingKey(_) | Refusal::StoreUnavailable | Refusal::Shed(_)
     );
     ctx.denied = denies.then(|| Denied {
+        is_shed: matches!(refusal, Refusal::Shed(_)),
         retry_after_s: answer
             .headers
             .get(http::header::RETRY_AFTER)

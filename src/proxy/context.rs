@@ -9,12 +9,15 @@ use http::HeaderValue;
 use prometheus::IntGauge;
 
 use super::gateway::Gateway;
+use super::settle::Settling;
+use super::slot::Slot;
 use super::wait::Place;
 use crate::check::{Check, EntityKey, Identity, Policy, Ruling, Source};
 use crate::client::Client;
 use crate::clock;
 use crate::config::Route;
 use crate::decide::{Cost, Decision, Rule};
+use crate::shed;
 
 /// What is known of a request while it is served.
 #[derive(Debug)]
@@ -39,10 +42,16 @@ pub struct Context {
     pub admitted: Option<Duration>,
     /// What was decided.
     pub rulings: Vec<Ruled>,
+    /// What was charged and is not final.
+    pub settling: Settling,
+    /// What it was lent for as long as it is in flight.
+    pub slots: Vec<Slot>,
     /// Policies whose key was missing.
     pub missing_key: Vec<Arc<Policy>>,
-    /// Whether our own answer, not the upstream's, was a denial, and the wait it told.
+    /// Whether our own answer, not the upstream's, turned it away, and the wait it told.
     pub denied: Option<Denied>,
+    /// Its place among the requests in flight.
+    pub load: Option<shed::Place>,
     /// How long it waited in a leaky bucket.
     pub queued: Duration,
     /// Its place among those that wait.
@@ -59,9 +68,11 @@ pub struct Context {
     _in_flight: Gauged,
 }
 
-/// A denial.
+/// A denial, or a request that was shed.
 #[derive(Clone, Copy, Debug)]
 pub struct Denied {
+    /// Because the gateway is full, and not by a policy.
+    pub is_shed: bool,
     /// The `Retry-After` that was told.
     pub retry_after_s: Option<u64>,
 }
@@ -71,6 +82,8 @@ pub struct Denied {
 pub struct Forwarding {
     /// When it was handed on.
     pub started: Option<Instant>,
+    /// When all of it was.
+    pub sent: Option<Instant>,
     /// The server.
     pub server: Option<std::net::SocketAddr>,
     /// How often another server was tried, since one could not be connected to.
@@ -81,15 +94,53 @@ pub struct Forwarding {
     pub body_bytes: u64,
 }
 
-/// A ruling that owns its policy.
+/// A check that owns what it is about.
 #[derive(Clone, Debug)]
-pub struct Ruled {
+pub struct OwnCheck {
     policy: Arc<Policy>,
     /// What it was decided by: the policy's own, or another in its place.
     rule: Rule,
     entity: EntityKey,
     cost: Cost,
     shadow: bool,
+}
+
+impl OwnCheck {
+    /// Keeps a check; `policies` are the configuration's.
+    #[must_use]
+    pub fn new(check: &Check<'_>, policies: &[Arc<Policy>]) -> Option<Self> {
+        Some(Self {
+            policy: Arc::clone(policies.get(check.policy.index)?),
+            rule: check.rule.clone(),
+            entity: check.entity,
+            cost: check.cost,
+            shadow: check.shadow,
+        })
+    }
+
+    /// The policy.
+    #[must_use]
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// The check.
+    #[must_use]
+    pub fn as_check(&self) -> Check<'_> {
+        Check {
+            policy: &self.policy,
+            rule: &self.rule,
+            entity: self.entity,
+            cost: self.cost,
+            shadow: self.shadow,
+        }
+    }
+}
+
+/// A ruling that owns its check.
+#[derive(Clone, Debug)]
+pub struct Ruled {
+    check: OwnCheck,
     decision: Decision,
     source: Source,
 }
@@ -99,27 +150,28 @@ impl Ruled {
     #[must_use]
     pub fn new(ruling: &Ruling<'_>, policies: &[Arc<Policy>]) -> Option<Self> {
         Some(Self {
-            policy: Arc::clone(policies.get(ruling.check.policy.index)?),
-            rule: ruling.check.rule.clone(),
-            entity: ruling.check.entity,
-            cost: ruling.check.cost,
-            shadow: ruling.check.shadow,
+            check: OwnCheck::new(&ruling.check, policies)?,
             decision: ruling.decision,
             source: ruling.source,
         })
+    }
+
+    /// The policy.
+    #[must_use]
+    pub fn policy(&self) -> &Policy {
+        &self.check.policy
+    }
+
+    /// Has its decision tell what `found`, a look at cost 0, finds.
+    pub const fn tell_of(&mut self, found: &Decision) {
+        self.decision.tell_of(found);
     }
 
     /// The ruling.
     #[must_use]
     pub fn as_ruling(&self) -> Ruling<'_> {
         Ruling {
-            check: Check {
-                policy: &self.policy,
-                rule: &self.rule,
-                entity: self.entity,
-                cost: self.cost,
-                shadow: self.shadow,
-            },
+            check: self.check.as_check(),
             decision: self.decision,
             source: self.source,
         }
@@ -143,8 +195,11 @@ impl Context {
             route: None,
             admitted: None,
             rulings: Vec::new(),
+            settling: Settling::new(Arc::clone(&gateway)),
+            slots: Vec::new(),
             missing_key: Vec::new(),
             denied: None,
+            load: None,
             queued: Duration::ZERO,
             place: None,
             own_time: None,
@@ -179,19 +234,25 @@ impl Context {
 
 /// Counted in a gauge, until it is dropped.
 #[derive(Debug)]
-pub struct Gauged(IntGauge);
+pub struct Gauged(IntGauge, i64);
 
 impl Gauged {
     /// One more.
     #[must_use]
     pub fn new(gauge: &IntGauge) -> Self {
-        gauge.inc();
-        Self(gauge.clone())
+        Self::several(gauge, 1)
+    }
+
+    /// So many more.
+    #[must_use]
+    pub fn several(gauge: &IntGauge, units: i64) -> Self {
+        gauge.add(units);
+        Self(gauge.clone(), units)
     }
 }
 
 impl Drop for Gauged {
     fn drop(&mut self) {
-        self.0.dec();
+        self.0.sub(self.1);
     }
 }

@@ -201,6 +201,7 @@ pub fn response_head(
         return Ok(());
     }
     ctx.upstream.status = Some(head.status);
+    has_answered(ctx);
     if head.version < http::Version::HTTP_11 {
         // The version is ours: that of the upstream says nothing of this connection.
         head.set_version(http::Version::HTTP_11);
@@ -227,6 +228,24 @@ pub fn response_head(
         }
     }
     Ok(())
+}
+
+/// All of the request was handed on.
+pub fn has_sent(ctx: &mut Context) {
+    ctx.upstream.sent.get_or_insert_with(monotonic_now);
+}
+
+/// The upstream began its answer, or was given up: from here on it is not asked anything. What it took to get the request
+/// from the client is not its time.
+pub fn has_answered(ctx: &mut Context) {
+    if let Some(place) = &mut ctx.load {
+        place.rest();
+    }
+    if let Some(since) = ctx.upstream.sent.or(ctx.upstream.started) {
+        let now = monotonic_now();
+        let took = now.saturating_duration_since(since);
+        ctx.gateway.load.answered(now, took);
+    }
 }
 
 /// Puts our fields beside those of the upstream. Returns whether its own were malformed.

@@ -12,14 +12,16 @@ use tracing::{info, warn};
 use super::callers::Callers;
 use super::context::Context;
 use super::pool::Pool;
+use super::settle::Unsettled;
 use super::wait::Room;
 use crate::answer;
-use crate::check::{Demand, KeySecret, Policy};
-use crate::clock::{Clock, wall_now_us};
+use crate::check::{Demand, KeySecret};
+use crate::clock::{Clock, monotonic_now, wall_now_us};
 use crate::config::{Config, StoreKind, Target};
 use crate::decide::Rule;
 use crate::record::access_log::AccessLog;
 use crate::record::metrics::{Labels, Metrics, RouteLabels};
+use crate::shed::Load;
 use crate::store::Cause;
 use crate::store::limiter::Limiter;
 use crate::store::local::{LocalStore, SnapshotError};
@@ -40,10 +42,14 @@ pub struct Gateway {
     pub callers: Callers,
     /// The servers of the upstreams, by position.
     pub pools: Box<[Pool]>,
+    /// The requests in flight, and how many there may be.
+    pub load: Load,
     /// Room to wait in.
     pub room: Room,
     /// For each leaky bucket the rule by which nobody waits, for when there is no room to; by policy.
     pub unqueued: Box<[Option<Rule>]>,
+    /// Requests that have ended, and whose charges are being settled.
+    pub unsettled: Unsettled,
     /// Whether the log says that a forwarding header is not read: once is enough.
     pub told_of_forwarding: AtomicBool,
 }
@@ -101,8 +107,10 @@ impl Gateway {
             metrics,
             access_log: Arc::new(AccessLog::new(config.logs.json)),
             pools: pools(&config),
+            load: Load::new(config.load_shedding, monotonic_now()),
             room: Room::new(config.server.max_waiting),
             unqueued: unqueued(&config),
+            unsettled: Unsettled::default(),
             told_of_forwarding: AtomicBool::new(false),
             config,
         };
@@ -119,14 +127,17 @@ impl Gateway {
         {
             store.renew(settings.clone());
         }
+        self.load.apply(config.load_shedding);
         Self {
             limiter: Arc::clone(&self.limiter),
             callers: Callers::of(&config, Some(&self.callers), self.metrics.families()),
             metrics: self.metrics.renewed(&labels(&config)),
             access_log: Arc::clone(&self.access_log),
             pools: pools(&config),
+            load: self.load.clone(),
             room: self.room.clone(),
             unqueued: unqueued(&config),
+            unsettled: self.unsettled.clone(),
             told_of_forwarding: AtomicBool::new(false),
             config,
         }
@@ -207,7 +218,12 @@ fn labels(config: &Config) -> Labels<'_> {
             .into_iter()
             .map(|route| RouteLabels {
                 name: &route.name,
-                policies: route.demands.iter().flat_map(policies_of).collect(),
+                policies: route
+                    .demands
+                    .iter()
+                    .flat_map(Demand::uses)
+                    .map(|a_use| &*a_use.policy)
+                    .collect(),
             })
             .collect(),
         policies: &config.policies,
@@ -217,12 +233,5 @@ fn labels(config: &Config) -> Labels<'_> {
             .map(|upstream| Arc::clone(&upstream.name))
             .collect(),
         shared: !matches!(config.store.kind, StoreKind::Local),
-    }
-}
-
-fn policies_of(demand: &Demand) -> Vec<&Policy> {
-    match demand {
-        Demand::One(used) => vec![&*used.policy],
-        Demand::FirstOf(uses) => uses.iter().map(|used| &*used.policy).collect(),
     }
 }

@@ -158,13 +158,14 @@ fn append(
             .map(|started| millis(monotonic_now().saturating_duration_since(started))),
         retries: ctx.upstream.retries,
         decision: match (&ctx.denied, rulings.is_empty()) {
+            (Some(denied), _) if denied.is_shed => "shed",
             (Some(_), _) => "deny",
             (None, false) => "allow",
             (None, true) => "none",
         },
         source: telling.map(|ruling| ruling.source.as_str()),
         policy: telling.map(|ruling| &*ruling.check.policy.name),
-        limit: telling.map(|ruling| ruling.check.rule.limit().count.get()),
+        limit: telling.map(|ruling| ruling.check.rule.count().get()),
         remaining: telling.map(|ruling| ruling.decision.remaining),
         retry_after_s: ctx.denied.and_then(|denied| denied.retry_after_s),
         shadow_denied: rulings

@@ -19,6 +19,8 @@ pub mod pool;
 pub mod reload;
 pub mod respond;
 pub mod serve;
+pub mod settle;
+pub mod slot;
 mod stop;
 pub mod tally;
 mod unread;
@@ -36,7 +38,7 @@ use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::modules::http::HttpModules;
 use pingora::prelude::HttpPeer;
 use pingora::proxy::{FailToProxy, ProxyHttp, Session};
-use pingora::{Error, ErrorType};
+use pingora::{Error, ErrorSource, ErrorType};
 
 use crate::clock::monotonic_now;
 use crate::config::{Action, Target};
@@ -125,6 +127,7 @@ impl ProxyHttp for Proxy {
     ) -> pingora::Result<()> {
         if end_of_stream {
             guarded::body_is_read(session.downstream_session.stream());
+            forward::has_sent(ctx);
         }
         // A tunnel's bytes are no body.
         let body = body.as_ref().filter(|_| !session.was_upgraded());
@@ -136,6 +139,7 @@ impl ProxyHttp for Proxy {
         _session: &mut Session,
         ctx: &mut Context,
     ) -> pingora::Result<Box<HttpPeer>> {
+        ctx.settling.hand_on();
         forward::peer(ctx)
     }
 
@@ -172,6 +176,11 @@ impl ProxyHttp for Proxy {
         if head.status == StatusCode::SWITCHING_PROTOCOLS {
             // What comes from now on is no body of a request.
             guarded::body_is_read(session.downstream_session.stream());
+            // A tunnel may lie idle for hours: it counts among the connections, and keeps no request out.
+            ctx.load = None;
+        }
+        if !head.status.is_informational() || head.status == StatusCode::SWITCHING_PROTOCOLS {
+            settle::by_status(ctx, head.status).await;
         }
         let client_version = session.req_header().version;
         if client_version == http::Version::HTTP_10
@@ -186,9 +195,13 @@ impl ProxyHttp for Proxy {
         &self,
         _session: &mut Session,
         _body: &mut Option<Bytes>,
-        _end_of_stream: bool,
+        end_of_stream: bool,
         ctx: &mut Context,
     ) -> pingora::Result<Option<Duration>> {
+        if end_of_stream {
+            // The upstream is done with it. Whoever has read the answer finds it so.
+            ctx.slots.clear();
+        }
         if forward::out_of_time(ctx) {
             return Error::e_explain(ErrorType::ReadTimedout, "the route's time is over");
         }
@@ -204,6 +217,13 @@ impl ProxyHttp for Proxy {
         let fault = guarded::fault(session.downstream_session.stream());
         ctx.error
             .get_or_insert(fault.map_or(error.etype().as_str(), Fault::as_str));
+        if ctx.upstream.status.is_none()
+            && *error.esource() == ErrorSource::Upstream
+            && *error.etype() == ErrorType::ReadTimedout
+        {
+            // As slow as that, at least.
+            forward::has_answered(ctx);
+        }
         let status = match fault {
             Some(Fault::BodyTimeout) => Some(StatusCode::REQUEST_TIMEOUT),
             _ => forward::status_of(error),
@@ -213,6 +233,7 @@ impl ProxyHttp for Proxy {
         {
             session.set_keepalive(None);
             let head = session.req_header().as_ref().clone();
+            settle::by_status(ctx, status).await;
             let answer = admit::failed(&Arc::clone(&ctx.gateway), &head, ctx, status);
             // Who cannot be told is gone.
             let _ = respond::send(session, answer).await;
@@ -246,30 +267,18 @@ async fn serve_here(
     let Some(route) = ctx.route.clone() else {
         return Ok(false);
     };
-    let answer = match &route.action {
-        Action::Respond(status, body) => respond::fixed(
-            gateway,
-            session,
-            ctx,
-            *status,
-            body.clone(),
-            "text/plain; charset=utf-8",
-        ),
+    let (status, body, content_type) = match &route.action {
+        Action::Respond(status, body) => (*status, body.clone(), "text/plain; charset=utf-8"),
         Action::Forward(index) => match gateway.config.upstreams.get(*index).map(|up| &up.target) {
             Some(Target::Echo) => {
                 let body = respond::echo(session, ctx, &route);
-                respond::fixed(
-                    gateway,
-                    session,
-                    ctx,
-                    StatusCode::OK,
-                    body,
-                    "application/json",
-                )
+                (StatusCode::OK, body, "application/json")
             }
             _ => return Ok(false),
         },
     };
+    settle::by_status(ctx, status).await;
+    let answer = respond::fixed(gateway, session, ctx, status, body, content_type);
     respond::send(session, answer).await?;
     Ok(true)
 }
@@ -288,8 +297,15 @@ async fn wait_turn(
         .max_by_key(|ruling| ruling.decision.delay_us)
         .and_then(|ruling| gateway.metrics.policy(ruling.check.policy.index));
     let _depth = slowest.map(|policy| context::Gauged::new(&policy.queue_depth));
+    // Meanwhile it asks nothing of an upstream.
+    if let Some(place) = &mut ctx.load {
+        place.rest();
+    }
     let began = monotonic_now();
     let turn = wait::turn(session, delay).await;
+    if let Some(place) = &mut ctx.load {
+        place.wake();
+    }
     ctx.queued = monotonic_now().saturating_duration_since(began);
     ctx.place = None;
     if let Some(policy) = slowest {

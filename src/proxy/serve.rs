@@ -108,9 +108,10 @@ pub fn run(
     }
     let (gateway, connector) = Gateway::first(config)?;
     let config = Arc::clone(&gateway.config);
-    let (families, limiter) = (
+    let (families, limiter, load) = (
         Arc::clone(gateway.metrics.families()),
         Arc::clone(&gateway.limiter),
+        gateway.load.clone(),
     );
     let end = Arc::new(End::new(Arc::clone(&gateway.access_log), last));
     let current = Current::new(gateway);
@@ -177,7 +178,13 @@ pub fn run(
         serving.push(server.add_service(service));
     }
     if let Some(metrics) = &config.metrics {
-        let probes = Probes::new(families, limiter, Arc::clone(&ready), metrics.path.clone());
+        let probes = Probes::new(
+            families,
+            limiter,
+            load,
+            Arc::clone(&ready),
+            metrics.path.clone(),
+        );
         let mut service = Service::new("metrics".to_owned(), probes);
         service.threads = Some(1);
         service.add_tcp(&metrics.address.to_string());
@@ -251,6 +258,7 @@ impl BackgroundService for Background {
         let gateway = self.current.get();
         tokio::spawn(flush(Arc::clone(&gateway)));
         tokio::spawn(sweep(Arc::clone(&gateway)));
+        tokio::spawn(keep_slots(Arc::clone(&gateway)));
         tokio::spawn(resolve(self.current.clone()));
         tokio::spawn(look_at_keys(self.current.clone()));
         tokio::spawn(keep_fetching(self.current.clone()));
@@ -318,6 +326,13 @@ async fn look_at_keys(current: Current) {
         if looked.await.is_err() {
             warn!("looking at the files of keys failed");
         }
+    }
+}
+
+/// Tells the shared store what is in flight here, for as long as the process lives.
+async fn keep_slots(gateway: Arc<Gateway>) {
+    if let Some(store) = gateway.limiter.shared() {
+        store.keep_slots().await;
     }
 }
 

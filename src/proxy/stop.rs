@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use pingora::server::{ShutdownSignal, ShutdownSignalWatch};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
 use super::gateway::Gateway;
@@ -21,6 +21,9 @@ use crate::record::access_log::AccessLog;
 
 /// How long readiness is refused before the listeners close, so that balancers look elsewhere first.
 const LAME: Duration = Duration::from_millis(200);
+
+/// How long it may take to settle what the last requests were charged.
+const SETTLING_MAX: Duration = Duration::from_secs(2);
 
 /// How long the access log's last lines may take.
 const LAST_WRITE: Duration = Duration::from_secs(1);
@@ -47,8 +50,18 @@ pub(super) async fn drain(gateway: &Gateway, closed: &AtomicBool, end: &End) -> 
     if left > 0 {
         warn!(in_flight = left, "grace period over, requests cut off");
     }
+    // A request is settled after its answer.
+    let settled = async {
+        while !gateway.unsettled.is_none() {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    if timeout(SETTLING_MAX, settled).await.is_err() {
+        warn!("some charges stay as they were: the store did not settle them in time");
+    }
     gateway.save_usage();
     if let Some(store) = gateway.limiter.shared() {
+        store.release_all().await;
         store.return_leases(&gateway.config.policies).await;
         store.withdraw().await;
     }

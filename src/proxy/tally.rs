@@ -2,18 +2,19 @@
 
 use super::context::Context;
 use super::gateway::Gateway;
+use super::settle;
 use crate::check::{Demanded, Source};
 use crate::decide::Verdict;
 use crate::record::metrics;
 use crate::store::limiter::Outcome;
 use crate::store::{Cause, StoreError};
 
-/// Counts, and remembers, the policies whose key is missing.
-pub fn missing_keys(gateway: &Gateway, ctx: &mut Context, demanded: &Demanded<'_>) {
+/// Counts the policies that do not apply, or deny since their key is missing; and remembers those whose key is.
+pub fn not_asked(gateway: &Gateway, ctx: &mut Context, demanded: &Demanded<'_>) {
     let route = gateway
         .metrics
         .route(ctx.route.as_ref().map(|route| route.index));
-    for policy in &demanded.skipped {
+    for policy in demanded.skipped.iter().chain(&demanded.uncounted) {
         route.decision(policy.index, metrics::Verdict::Skip, None);
     }
     for policy in &demanded.missing {
@@ -44,7 +45,7 @@ pub fn decisions(gateway: &Gateway, ctx: &Context, demanded: &Demanded<'_>, outc
         let Some(series) = gateway.metrics.policy(policy.index) else {
             continue;
         };
-        if allows && ruling.decision.verdict == Verdict::Allow {
+        if allows && ruling.decision.verdict == Verdict::Allow && !settle::awaits(&ruling.check) {
             series.units.inc_by(ruling.check.cost.units());
         }
         if ruling.decision.remaining.saturating_mul(5) <= ruling.check.rule.capacity() {
@@ -66,6 +67,16 @@ pub fn decisions(gateway: &Gateway, ctx: &Context, demanded: &Demanded<'_>, outc
     }
 }
 
+/// Counts a failure of a store.
+pub fn store_failed(gateway: &Gateway, failure: &StoreError) {
+    let cause = failure.cause();
+    let position = Cause::ALL.iter().position(|known| *known == cause);
+    gateway
+        .metrics
+        .families()
+        .store_failed(position.unwrap_or(0));
+}
+
 /// Counts a failure of a store, and what the policies without a decision did then.
 fn count_failure(
     gateway: &Gateway,
@@ -74,12 +85,7 @@ fn count_failure(
     outcome: &Outcome<'_>,
     failure: &StoreError,
 ) {
-    let cause = failure.cause();
-    let position = Cause::ALL.iter().position(|known| *known == cause);
-    gateway
-        .metrics
-        .families()
-        .store_failed(position.unwrap_or(0));
+    store_failed(gateway, failure);
     let route = gateway
         .metrics
         .route(ctx.route.as_ref().map(|route| route.index));

@@ -68,7 +68,7 @@ pub struct Entry<'a> {
     /// How often another server was tried.
     #[serde(skip_serializing_if = "is_zero")]
     pub retries: usize,
-    /// allow, deny, or none where nothing was decided.
+    /// allow, deny, shed, or none where nothing was decided.
     pub decision: &'a str,
     /// Where it was decided.
     #[serde(skip_serializing_if = "Option::is_none")]

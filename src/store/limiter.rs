@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use super::local::{LocalStore, Outage};
 use super::valkey::{Reserved, Spared, ValkeyStore};
-use super::{StoreError, charged};
+use super::{Settlement, StoreError, charged};
 use crate::check::{Check, OnStoreFailure, Policy, Ruling, Scope, Source};
 use crate::clock::monotonic_now;
-use crate::decide::{Charge, Cost, Decision};
+use crate::decide::{Charge, Cost, Decision, Settled, Timestamp, Verdict};
 
 /// Both stores, and what becomes of a request when the shared one fails.
 #[derive(Debug)]
@@ -33,6 +33,28 @@ pub struct Outcome<'a> {
     pub store_took: Option<Duration>,
     /// What spared asking it, if something did.
     pub spared_by: Option<Spared>,
+    /// What was charged of policies whose charges may be given back, if the request may pass.
+    pub charged: Vec<Charged<'a>>,
+}
+
+/// A charge, and where it stands.
+#[derive(Clone, Copy, Debug)]
+pub struct Charged<'a> {
+    /// What was charged for.
+    pub check: Check<'a>,
+    /// What it took.
+    pub charge: Charge,
+    /// Where it stands.
+    pub ledger: Ledger,
+}
+
+/// Where a charge stands.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Ledger {
+    /// In the shared store.
+    Shared,
+    /// In process: in an outage of the shared store, if it was counted in one.
+    Local(Outage),
 }
 
 impl<'a> Outcome<'a> {
@@ -41,6 +63,7 @@ impl<'a> Outcome<'a> {
         self.rulings.extend(other.rulings);
         self.unavailable = self.unavailable.or(other.unavailable);
         self.failure = self.failure.take().or(other.failure);
+        self.charged.extend(other.charged);
     }
 
     /// The rulings in the order of `checks`.
@@ -82,14 +105,14 @@ impl Limiter {
     /// back what was charged takes as much again, at most.
     pub async fn decide<'a>(&self, checks: &[Check<'a>]) -> Outcome<'a> {
         let Some(store) = &self.shared else {
-            return self.decide_here(checks).outcome;
+            return self.decide_here(checks).kept();
         };
         let (local, shared): (Vec<_>, Vec<_>) = checks
             .iter()
             .copied()
             .partition(|check| check.policy.scope == Scope::Local);
         if shared.is_empty() {
-            return self.decide_here(&local).outcome;
+            return self.decide_here(&local).kept();
         }
         if let Some(denied) = self.denied_here(&local) {
             return denied;
@@ -106,7 +129,7 @@ impl Limiter {
         }
         let allows = !reserved.denies() && fallback.outcome.allows() && here.outcome.allows();
         let in_process = if allows {
-            [fallback, here].map(|booked| booked.outcome)
+            [fallback, here].map(Booked::kept)
         } else {
             store.give_back(&mut reserved).await;
             if here.outcome.rulings.is_empty() {
@@ -116,6 +139,7 @@ impl Limiter {
         };
         let took = monotonic_now().saturating_duration_since(asked_at);
         let mut outcome = Outcome {
+            charged: to_settle(reserved.charged, Ledger::Shared),
             rulings: ruled(reserved.decided, Source::Store),
             store_took: Some(took).filter(|_| reserved.spared_by.is_none()),
             spared_by: reserved.spared_by,
@@ -125,6 +149,65 @@ impl Limiter {
             outcome.add(other);
         }
         outcome.in_order(checks)
+    }
+
+    /// Settles what requests were charged, and says what a look at cost 0 finds then, in their order: nothing where that is
+    /// not known.
+    ///
+    /// Returns within the store's deadline. What the shared store did not settle by then stays as it was charged, or not:
+    /// it is not tried again, and why it was not is returned, too.
+    pub async fn settle(
+        &self,
+        settlements: &[(Charged<'_>, Settled)],
+    ) -> (Vec<Option<Decision>>, Option<StoreError>) {
+        let mut found = vec![None; settlements.len()];
+        let mut shared = (Vec::new(), Vec::new());
+        for ((charged, settled), found) in settlements.iter().zip(&mut found) {
+            let settlement = Settlement {
+                check: charged.check,
+                charge: charged.charge,
+                settled: *settled,
+            };
+            match charged.ledger {
+                Ledger::Local(outage) => {
+                    self.local.settle(outage, &[settlement]);
+                    let outage = Some(outage).filter(|outage| *outage != Outage::default());
+                    let looked = self.looked_at(&[charged.check], outage);
+                    *found = looked.first().map(|ruling| ruling.decision);
+                }
+                Ledger::Shared => {
+                    shared.0.push(settlement);
+                    shared.1.push(found);
+                }
+            }
+        }
+        let (settlements, places) = shared;
+        let mut failure = None;
+        if let Some(store) = &self.shared
+            && !settlements.is_empty()
+        {
+            let left = store.settle(&settlements).await;
+            failure = left.failure;
+            for (place, left) in places.into_iter().zip(left.decisions) {
+                *place = left;
+            }
+        }
+        (found, failure)
+    }
+
+    /// What was lent is given back: here at once, to the shared store in the background. Waits for nothing.
+    pub fn release(&self, charged: &Charged<'_>) {
+        match charged.ledger {
+            Ledger::Shared => {
+                if let Some(store) = &self.shared {
+                    store.release(&charged.check);
+                }
+            }
+            Ledger::Local(outage) => {
+                let settlement = Settlement::given_back((charged.check, charged.charge));
+                self.local.settle(outage, &[settlement]);
+            }
+        }
     }
 
     /// What these checks find, in an outage or not, taking nothing.
@@ -174,6 +257,7 @@ impl Limiter {
         match self.local.decide_in(outage.unwrap_or_default(), checks) {
             Ok((at, decisions)) => Booked {
                 charged: charged(checks, &decisions, at),
+                lent: Vec::new(),
                 outcome: Outcome {
                     rulings: ruled(checks.iter().copied().zip(decisions), source),
                     ..Outcome::default()
@@ -221,7 +305,15 @@ impl Limiter {
                 ..*check
             })
             .collect();
-        let mut booked = self.decide_in_process(&fallback, Some(outage));
+        let (lent, counted): (Vec<_>, Vec<_>) =
+            fallback.into_iter().partition(|check| check.rule.lends());
+        let mut booked = take_alone(store, &lent);
+        if booked.outcome.allows() {
+            booked.add(self.decide_in_process(&counted, Some(outage)));
+        } else {
+            let looked = self.looked_at(&counted, Some(outage));
+            booked.outcome.rulings.extend(looked);
+        }
         booked.outcome.failure = Some(failure);
         booked
     }
@@ -231,18 +323,27 @@ impl Limiter {
         let Booked {
             mut outcome,
             charged,
+            lent,
             outage,
         } = booked;
+        for (check, _) in lent {
+            if let Some(store) = &self.shared {
+                store.release(&check);
+            }
+            let is_of = |ruling: &&mut Ruling<'_>| ruling.check.policy.index == check.policy.index;
+            if let Some(ruling) = outcome.rulings.iter_mut().find(is_of) {
+                ruling.decision.give_back(check.rule, check.cost);
+            }
+        }
         if charged.is_empty() {
             return outcome;
         }
-        self.local.refund(outage.unwrap_or_default(), &charged);
-        let checks: Vec<_> = outcome.rulings.iter().map(|ruling| ruling.check).collect();
-        for (ruling, found) in outcome
-            .rulings
-            .iter_mut()
-            .zip(self.looked_at(&checks, outage))
-        {
+        let settlements: Vec<_> = charged.into_iter().map(Settlement::given_back).collect();
+        self.local.settle(outage.unwrap_or_default(), &settlements);
+        let is_counted = |ruling: &&mut Ruling<'_>| outage.is_none() || !ruling.check.rule.lends();
+        let mut counted: Vec<_> = outcome.rulings.iter_mut().filter(is_counted).collect();
+        let checks: Vec<_> = counted.iter().map(|ruling| ruling.check).collect();
+        for (ruling, found) in counted.iter_mut().zip(self.looked_at(&checks, outage)) {
             ruling.decision.tell_of(&found.decision);
         }
         outcome
@@ -254,8 +355,54 @@ impl Limiter {
 struct Booked<'a> {
     outcome: Outcome<'a>,
     charged: Vec<(Check<'a>, Charge)>,
+    /// What it was lent of the shared store's, without asking there.
+    lent: Vec<(Check<'a>, Charge)>,
     /// The outage of the shared store that it is counted in, if it is.
     outage: Option<Outage>,
+}
+
+impl<'a> Booked<'a> {
+    /// The outcome, of which what was charged stays charged.
+    fn kept(mut self) -> Outcome<'a> {
+        let ledger = Ledger::Local(self.outage.unwrap_or_default());
+        self.outcome.charged = to_settle(self.charged, ledger);
+        self.outcome
+            .charged
+            .extend(to_settle(self.lent, Ledger::Shared));
+        self.outcome
+    }
+
+    fn add(&mut self, other: Self) {
+        self.outcome.add(other.outcome);
+        self.charged.extend(other.charged);
+        self.lent.extend(other.lent);
+        self.outage = self.outage.or(other.outage);
+    }
+}
+
+/// Decides by this gateway's shares of what is lent. The store hears of it when it is back.
+fn take_alone<'a>(store: &ValkeyStore, checks: &[Check<'a>]) -> Booked<'a> {
+    let mut booked = Booked::default();
+    for check in checks {
+        let Some(decision) = store.take_alone(check) else {
+            // There is no room to remember it.
+            booked.outcome.unavailable = Some(check.policy).filter(|_| !check.shadow);
+            continue;
+        };
+        if decision.verdict == Verdict::Allow && check.cost.units() > 0 {
+            let charge = Charge {
+                at: Timestamp::default(),
+                cost: check.cost,
+                reset_after_us: decision.reset_after_us,
+            };
+            booked.lent.push((*check, charge));
+        }
+        booked
+            .outcome
+            .rulings
+            .extend(ruled([(*check, decision)], Source::Fallback));
+    }
+    booked
 }
 
 impl<'a> From<Outcome<'a>> for Booked<'a> {
@@ -266,6 +413,19 @@ impl<'a> From<Outcome<'a>> for Booked<'a> {
             ..Self::default()
         }
     }
+}
+
+/// Of what was charged, that which may be settled later.
+fn to_settle(charged: Vec<(Check<'_>, Charge)>, ledger: Ledger) -> Vec<Charged<'_>> {
+    charged
+        .into_iter()
+        .filter(|(check, _)| check.policy.given_back || check.rule.lends())
+        .map(|(check, charge)| Charged {
+            check,
+            charge,
+            ledger,
+        })
+        .collect()
 }
 
 /// The first policy that is enforced and has this said of what to do when the store fails.

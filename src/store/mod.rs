@@ -9,7 +9,30 @@ use std::time::Duration;
 use thiserror::Error;
 
 use crate::check::Check;
-use crate::decide::{Charge, Decision, Timestamp, Verdict};
+use crate::decide::{Charge, Cost, Decision, Settled, Timestamp, Verdict};
+
+/// A charge, and what becomes of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Settlement<'a> {
+    /// What was charged for.
+    pub check: Check<'a>,
+    /// What it took.
+    pub charge: Charge,
+    /// What it was worth.
+    pub settled: Settled,
+}
+
+impl<'a> Settlement<'a> {
+    /// All of it is given back, as far as nobody gains by it.
+    #[must_use]
+    pub const fn given_back((check, charge): (Check<'a>, Charge)) -> Self {
+        Self {
+            check,
+            charge,
+            settled: Settled::Spent(Cost::NONE),
+        }
+    }
+}
 
 /// What the checks of one call charged at `at`: nothing if one of them denies.
 pub(crate) fn charged<'a>(

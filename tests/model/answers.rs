@@ -5,6 +5,7 @@ mod properties;
 mod refusals;
 mod upstream;
 
+use std::collections::BTreeSet;
 use std::num::NonZeroU64;
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
@@ -18,8 +19,8 @@ use tollgate::answer::{
 };
 use tollgate::check::{Check, EntityKey, Policy, Ruling, Source, Unit};
 use tollgate::decide::{
-    Anchor, Cost, Decision, FixedWindow, LeakyBucket, Limit, Rule, SlidingCounter, SlidingLog,
-    TokenBucket, Verdict,
+    Anchor, Concurrency, Cost, Decision, FixedWindow, LeakyBucket, Limit, Rule, SlidingCounter,
+    SlidingLog, TokenBucket, Verdict,
 };
 
 use crate::support::policies::policy;
@@ -55,6 +56,11 @@ fn bucket(count: u64, window_us: u64, burst: u64) -> Rule {
 fn leaky(count: u64, window_us: u64, burst: u64) -> Rule {
     let burst = NonZeroU64::new(burst).unwrap();
     Rule::LeakyBucket(LeakyBucket::new(limit(count, window_us), burst, None).unwrap())
+}
+
+fn slots(count: u64) -> Rule {
+    let limit = limit(count, MINUTE);
+    Rule::Concurrency(Concurrency::new(limit.count, limit.window_us).unwrap())
 }
 
 fn ruling(policy: &Policy, decision: Decision) -> Ruling<'_> {

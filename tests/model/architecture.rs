@@ -4,33 +4,35 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Each module, and what it may use.
-const FLOORS: [(&str, &[&str]); 14] = [
+const FLOORS: [(&str, &[&str]); 15] = [
     ("decide", &[]),
     ("request", &[]),
+    ("shed", &[]),
     ("clock", &["decide"]),
     ("client", &["request"]),
     ("route", &["request"]),
     ("check", &["decide", "request", "client"]),
     ("store", &["decide", "check", "clock"]),
     ("answer", &["decide", "check"]),
-    ("record", &["decide", "check", "clock"]),
+    ("record", &["decide", "check", "clock", "shed"]),
     (
         "config",
         &[
-            "decide", "request", "clock", "client", "route", "check", "store", "answer", "record",
+            "decide", "request", "shed", "clock", "client", "route", "check", "store", "answer",
+            "record",
         ],
     ),
     (
         "admin",
         &[
-            "decide", "check", "store", "answer", "record", "config", "clock",
+            "decide", "shed", "check", "store", "answer", "record", "config", "clock",
         ],
     ),
     (
         "proxy",
         &[
-            "admin", "decide", "request", "clock", "client", "route", "check", "store", "answer",
-            "record", "config",
+            "admin", "decide", "request", "shed", "clock", "client", "route", "check", "store",
+            "answer", "record", "config",
         ],
     ),
     (

@@ -10,13 +10,16 @@ use tollgate::check::entity::{Caller, entity};
 use tollgate::check::{Check, Identity, KeySecret, KeySource, Policy};
 use tollgate::client::address::Prefixes;
 use tollgate::clock::{Clock, ManualClock};
-use tollgate::decide::{Cost, State, Timestamp, Verdict};
+use tollgate::decide::{
+    Anchor, Calendar, CalendarUnit, Cost, FixedWindow, Rule, State, Timestamp, Verdict,
+};
 use tollgate::request::RequestView;
 use tollgate::store::local::LocalStore;
 use tollgate::store::valkey::key::key;
 
 use crate::support::policies::{check, policy};
 use crate::support::reports::{read_rule, reports};
+use crate::support::traces::limit;
 
 /// One of each kind, five a minute.
 const KINDS: [&str; 6] = [
@@ -217,4 +220,58 @@ fn all_keys_of_a_caller_share_one_hash_tag_and_no_two_callers_do() {
     tags.sort();
     tags.dedup();
     assert_eq!(tags.len(), 1_000);
+}
+
+/// A store, its clock, and a policy of so many a calendar window.
+fn by_the_calendar(unit: CalendarUnit, zone: &str) -> (LocalStore, ManualClock, Policy) {
+    let (store, clock) = store();
+    let calendar = Arc::new(Calendar::of_zone(unit, zone).unwrap());
+    let rule = FixedWindow::new(limit(5, 1_000), Anchor::Calendar(calendar)).unwrap();
+    (store, clock, policy("quota", Rule::FixedWindow(rule)))
+}
+
+/// Kong, month counters: they ended after 30 days, in a month of 31; and the reset was told as if it had 30.
+#[test]
+fn a_month_of_31_days_is_counted_to_its_end() {
+    let (store, clock, policy) = by_the_calendar(CalendarUnit::Month, "UTC");
+    const DAY_US: u64 = 86_400_000_000;
+    // 1 October 2026.
+    let first = 1_790_812_800_000_000;
+    clock.set(Timestamp::from_micros(first));
+    assert!(allows(&store, &[check(&policy, 0, 5)]));
+    let last_day = first + 30 * DAY_US + DAY_US / 2;
+    clock.set(Timestamp::from_micros(last_day));
+    store.sweep(100);
+    let denied = store.decide_now(&[check(&policy, 0, 1)]).unwrap().1[0];
+    assert_eq!(denied.verdict, Verdict::Deny);
+    assert_eq!(
+        denied.retry_after_us,
+        Some(DAY_US / 2),
+        "to the end of the 31st"
+    );
+    assert_eq!(denied.reset_after_us, DAY_US / 2);
+    clock.set(Timestamp::from_micros(first + 31 * DAY_US));
+    assert!(allows(&store, &[check(&policy, 0, 5)]));
+}
+
+/// epam/ai-dial-core #1951, Kong docs PR #6507: quotas that end at midnight where the callers are.
+#[test]
+fn a_day_in_berlin_has_23_or_25_hours_when_clocks_change() {
+    let (store, clock, policy) = by_the_calendar(CalendarUnit::Day, "Europe/Berlin");
+    const HOUR_US: u64 = 3_600_000_000;
+    // The midnights of 29 March and 25 October 2026.
+    for (midnight, hours) in [(1_774_738_800_000_000, 23), (1_792_879_200_000_000, 25)] {
+        for (at, left, expected) in [
+            (midnight - 1, 1, true),
+            (midnight - 1, 1, false),
+            (midnight, hours * HOUR_US, true),
+            (midnight + hours * HOUR_US - 1, 1, false),
+            (midnight + hours * HOUR_US, 24 * HOUR_US, true),
+        ] {
+            clock.set(Timestamp::from_micros(at));
+            let decision = store.decide_now(&[check(&policy, 0, 5)]).unwrap().1[0];
+            assert_eq!(decision.verdict == Verdict::Allow, expected, "{at}");
+            assert_eq!(decision.reset_after_us, left, "{at}");
+        }
+    }
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use tollgate::config::{
     Action, Config, LoadOptions, Loaded, StoreKind, Target, dump, load, load_text, schema, summary,
 };
 use tollgate::decide::Rule;
+use tollgate::shed::{Priority, Settings};
 
 /// A configuration in which `{}` stands for more.
 const AROUND: &str = r#"
@@ -484,7 +486,7 @@ fn what_belongs_to_a_later_release_is_told_as_such() {
         ("", "tiers"),
         (
             "[routes.x]\nmatch = { path = \"/x\" }\nrespond = {}\n",
-            "priority",
+            "cors",
         ),
     ] {
         // What stands first in a file is of the top level.
@@ -705,9 +707,118 @@ fn rates_are_counts_over_windows() {
         let config = accepted(&with_policy(&format!(
             "kind = \"sliding-counter\"\nlimit = \"{rate}\"\nkey = \"ip\"\n"
         )));
-        let limit = config.policies[0].rule.limit();
+        let limit = config.policies[0].rule.limit().unwrap();
         assert_eq!(limit.count.get(), count, "{rate}");
         assert_eq!(limit.window_us.get(), window_ms * 1_000, "{rate}");
+    }
+}
+
+#[test]
+fn a_calendar_has_the_windows_of_its_unit_and_another_one_starts_afresh() {
+    let with = |limit: &str, anchor: &str| {
+        let text = with_policy(&format!(
+            "kind = \"fixed-window\"\nlimit = \"{limit}\"\nkey = \"ip\"\nanchor = {anchor}\n"
+        ));
+        let config = accepted(&text);
+        let sentence = summary(&read(&text)).unwrap();
+        (config.policies[0].clone(), sentence)
+    };
+    const DAY_US: u64 = 86_400_000_000;
+    let rows = [
+        (
+            "10/d",
+            "{ calendar = \"day\", tz = \"Europe/Berlin\" }",
+            1,
+            "10 per day, counted from midnight to midnight in Europe/Berlin, up to 20 across an edge",
+        ),
+        (
+            "10/24h",
+            "{ calendar = \"day\", tz = \"UTC\" }",
+            1,
+            "10 per day, counted from midnight to midnight in UTC",
+        ),
+        (
+            "10/7d",
+            "{ calendar = \"week\", tz = \"UTC\" }",
+            7,
+            "10 per week, counted from Monday to Monday in UTC",
+        ),
+        (
+            "10/month",
+            "{ calendar = \"month\", tz = \"UTC\" }",
+            31,
+            "10 per month, counted from the first to the first in UTC",
+        ),
+        (
+            "1_000/month",
+            "{ calendar = \"month\", tz = \"Asia/Kathmandu\" }",
+            31,
+            "1000 per month",
+        ),
+        ("10/d", "\"epoch\"", 1, "10 per 1 d, counted by the clock"),
+    ];
+    let mut generations = BTreeSet::new();
+    for (limit, anchor, days, expected) in rows {
+        let (policy, sentence) = with(limit, anchor);
+        assert_eq!(
+            policy.rule.limit().unwrap().window_us.get(),
+            days * DAY_US,
+            "{anchor}"
+        );
+        assert!(sentence.contains(expected), "{anchor}: {sentence}");
+        assert!(
+            generations.insert(policy.generation.0),
+            "{anchor} goes on with another's usage"
+        );
+    }
+    let (edited, _) = with("99/d", rows[0].1);
+    assert!(
+        generations.contains(&edited.generation.0),
+        "another count starts afresh"
+    );
+}
+
+#[test]
+fn a_month_is_a_window_of_a_calendar_alone() {
+    let month = "limit = \"10/month\"\nkey = \"ip\"\n";
+    for (policy, expected) in [
+        ("kind = \"fixed-window\"\n", &[Code::E044][..]),
+        ("kind = \"token-bucket\"\n", &[Code::E044]),
+        (
+            "kind = \"fixed-window\"\nanchor = \"first-request\"\n",
+            &[Code::E044],
+        ),
+        (
+            "kind = \"fixed-window\"\nanchor = { calendar = \"day\", tz = \"UTC\" }\n",
+            &[Code::E044],
+        ),
+        // One mistake at a time: with the time zone it is right.
+        (
+            "kind = \"fixed-window\"\nanchor = { calendar = \"month\", tz = \"utc\" }\n",
+            &[Code::E044],
+        ),
+        (
+            "kind = \"token-bucket\"\nanchor = { calendar = \"month\", tz = \"UTC\" }\n",
+            &[Code::E030, Code::E044],
+        ),
+        (
+            "kind = \"fixed-window\"\nanchor = { calendar = \"month\", tz = \"UTC\" }\n",
+            &[],
+        ),
+    ] {
+        let mut found = codes(&read(&with_policy(&format!("{policy}{month}"))));
+        found.sort();
+        assert_eq!(found, expected, "{policy}");
+    }
+    for limit in ["10/31d", "10/d"] {
+        let text = format!(
+            "kind = \"fixed-window\"\nanchor = {{ calendar = \"month\", tz = \"UTC\" }}\nlimit = \"{limit}\"\nkey = \"ip\"\n"
+        );
+        assert_eq!(codes(&read(&with_policy(&text))), [Code::E044], "{limit}");
+    }
+    for limit in ["0/month", "1000000000001/month"] {
+        let text = format!("kind = \"sliding-log\"\nlimit = \"{limit}\"\nkey = \"ip\"\n");
+        assert_eq!(codes(&read(&with_policy(&text))), [Code::E026], "{limit}");
     }
 }
 
@@ -914,6 +1025,64 @@ fn a_generation_changes_with_kind_window_and_key_and_with_nothing_else() {
         ))
     };
     assert_ne!(anchored("epoch"), anchored("first-request"));
+}
+
+#[test]
+fn load_shedding_is_off_where_it_is_not_asked_for_and_where_nothing_is_denied() {
+    let shedding = |text: &str, env: &[(&str, &str)]| {
+        let loaded = load_text(
+            Path::new("t.toml"),
+            &format!("{text}\n{AROUND}priority = \"high\"\n"),
+            &options(env),
+        );
+        let found = codes(&loaded);
+        (loaded.config.unwrap().load_shedding, found)
+    };
+    let settings = |max_in_flight, target_us| {
+        Some(Settings {
+            max_in_flight: NonZeroU32::new(max_in_flight).unwrap(),
+            target_us: NonZeroU64::new(target_us),
+        })
+    };
+    const TABLE: &str = "[load_shedding]\nmax_in_flight = 2000";
+    assert_eq!(shedding("", &[]), (None, vec![Code::W220]));
+    assert_eq!(shedding(TABLE, &[]), (settings(2_000, 0), vec![]));
+    let aiming = format!("{TABLE}\ntarget_latency = \"200ms\"");
+    assert_eq!(shedding(&aiming, &[]).0, settings(2_000, 200_000));
+    assert_eq!(
+        shedding(&format!("mode = \"shadow\"\n{TABLE}"), &[]).0,
+        None
+    );
+    let by_environment = [
+        ("TOLLGATE__LOAD_SHEDDING__MAX_IN_FLIGHT", "70"),
+        ("TOLLGATE__LOAD_SHEDDING__TARGET_LATENCY", "1s"),
+    ];
+    assert_eq!(shedding("", &by_environment).0, settings(70, 1_000_000));
+    for number in ["1", "0", "10_000_001"] {
+        let loaded = read(&format!(
+            "[load_shedding]\nmax_in_flight = {number}\n{AROUND}"
+        ));
+        assert_eq!(codes(&loaded), [Code::E026], "{number}");
+    }
+    let route = |text: &str| accepted(text).routes.iter().next().unwrap().priority;
+    assert_eq!(route(AROUND), Priority::Normal);
+    assert_eq!(route(&format!("{AROUND}priority = \"low\"")), Priority::Low);
+}
+
+#[test]
+fn preflights_are_counted_by_the_outer_shield_unless_it_is_said_otherwise() {
+    for (fields, counted) in [
+        ("", false),
+        ("preflights = true", true),
+        ("preflights = false", false),
+        ("store = \"shared\"", false),
+        ("store = \"local\"", true),
+        ("store = \"local\"\npreflights = false", false),
+    ] {
+        let policy = format!("kind = \"token-bucket\"\nlimit = \"10/s\"\nkey = \"ip\"\n{fields}\n");
+        let config = accepted(&with_policy(&policy));
+        assert_eq!(config.policies[0].preflights, counted, "{fields}");
+    }
 }
 
 #[test]

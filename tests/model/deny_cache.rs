@@ -12,7 +12,7 @@ use tollgate::store::local::LocalStore;
 use tollgate::store::valkey::deny_cache::DenyCache;
 
 use crate::support::policies::{check, policy};
-use crate::support::traces::random_rule;
+use crate::support::traces::{KINDS, random_rule};
 
 const START_US: u64 = 1_700_000_000_000_000;
 
@@ -69,7 +69,7 @@ impl World {
         let policies = (0..random.usize(1..=3))
             .map(|index| {
                 let window_us = random.u64(20_000..3_000_000);
-                let kind = random.usize(0..7);
+                let kind = random.usize(..KINDS);
                 let rule = random_rule(&mut random, kind, window_us);
                 Policy {
                     index,

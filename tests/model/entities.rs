@@ -29,6 +29,16 @@ fn with_caller<T>(
     query: Option<&str>,
     see: impl FnOnce(&Caller<'_>) -> T,
 ) -> T {
+    with_caller_of("GET", ip, lines, query, see)
+}
+
+fn with_caller_of<T>(
+    method: &str,
+    ip: &str,
+    lines: &[(&str, &[u8])],
+    query: Option<&str>,
+    see: impl FnOnce(&Caller<'_>) -> T,
+) -> T {
     let mut headers = HeaderMap::new();
     for (name, value) in lines {
         headers.append(
@@ -38,7 +48,7 @@ fn with_caller<T>(
     }
     see(&Caller {
         request: RequestView {
-            method: "GET",
+            method,
             host: "API.example:443",
             path: "/",
             query,
@@ -298,6 +308,89 @@ fn of_alternatives_the_first_that_is_complete_counts() {
             demanded(&first_of(last), lines),
             expected.map(<[&str]>::to_vec),
             "{lines:?} {last:?}"
+        );
+    }
+}
+
+const PREFLIGHT: [(&str, &[u8]); 2] = [
+    ("origin", b"https://shop.example"),
+    ("access-control-request-method", b"PUT"),
+];
+
+/// Names of checks, of those that do not count preflights, of skipped and of missing.
+fn demanded_of(method: &str, demands: &[Demand], lines: &[(&str, &[u8])]) -> [Vec<String>; 4] {
+    with_caller_of(method, "192.0.2.1", lines, None, |caller| {
+        let secret = secret();
+        let found = demand(demands, caller, &secret);
+        let names = |policies: &[&Policy]| policies.iter().map(|p| p.name.to_string()).collect();
+        [
+            found
+                .checks
+                .iter()
+                .map(|c| c.policy.name.to_string())
+                .collect(),
+            names(&found.uncounted),
+            names(&found.skipped),
+            names(&found.missing),
+        ]
+    })
+}
+
+#[test]
+fn a_preflight_is_asked_of_those_only_that_count_them_and_lacks_no_key() {
+    use {Mode::*, OnMissingKey::*};
+    let counting = |name, key: &[&str], missing| {
+        let mut place = place(name, key, missing, Enforce);
+        Arc::make_mut(&mut place.policy).preflights = true;
+        place
+    };
+    let demands = [
+        Demand::One(counting("edge", &["ip"], Deny)),
+        Demand::One(place("off", &["ip"], Deny, Off)),
+        Demand::One(place("quota", &["ip"], Deny, Enforce)),
+        Demand::One(place("keyed", &["header:a"], Deny, Enforce)),
+        Demand::One(counting("deny", &["header:a"], Deny)),
+        Demand::One(counting("empty", &["header:a"], Empty)),
+        Demand::FirstOf(Box::new([
+            place("first", &["ip"], Deny, Enforce),
+            counting("second", &["ip"], Deny),
+        ])),
+        Demand::FirstOf(Box::new([
+            place("neither", &["ip"], Deny, Enforce),
+            place("nor", &["ip"], Deny, Enforce),
+        ])),
+    ];
+    let none: [&str; 0] = [];
+    assert_eq!(
+        demanded_of("OPTIONS", &demands, &PREFLIGHT),
+        [
+            vec!["edge", "empty", "second"],
+            vec!["quota", "keyed", "nor"],
+            vec!["deny"],
+            none.to_vec(),
+        ]
+    );
+    // A credential that is there all the same counts where preflights do.
+    let with_key = [PREFLIGHT[0], PREFLIGHT[1], ("a", b"1")];
+    let [checks, _, skipped, _] = demanded_of("OPTIONS", &demands, &with_key);
+    assert_eq!(checks, ["edge", "deny", "empty", "second"]);
+    assert_eq!(skipped, none);
+    let ordinary = [
+        vec!["edge", "quota", "empty", "first", "neither"],
+        none.to_vec(),
+        none.to_vec(),
+        vec!["keyed", "deny"],
+    ];
+    for (method, lines) in [
+        ("GET", &PREFLIGHT[..]),
+        ("OPTIONS", &PREFLIGHT[..1]),
+        ("OPTIONS", &PREFLIGHT[1..]),
+        ("OPTIONS", &[]),
+    ] {
+        assert_eq!(
+            demanded_of(method, &demands, lines),
+            ordinary,
+            "{method} {lines:?}"
         );
     }
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use tollgate::check::{Check, Policy};
 use tollgate::clock::{Clock, ManualClock, monotonic_now};
 use tollgate::decide::{Decision, Timestamp, Verdict};
+use tollgate::store::Settlement;
 use tollgate::store::local::{LocalStore, Outage};
 use tollgate::store::valkey::lease::{Asking, Leases};
 
@@ -104,7 +105,7 @@ impl<'w> World<'w> {
     }
 
     fn play(&mut self) {
-        let limit = self.policy.rule.limit();
+        let limit = self.policy.rule.limit().unwrap();
         let (count, window_us) = (limit.count.get(), limit.window_us.get());
         let mut at = 0;
         // Now and then more than the limit, now and then less, now and then nothing.
@@ -202,7 +203,7 @@ impl<'w> World<'w> {
 
     /// No span of a window lets through more than the rule does, and what the gateways held before it.
     fn holds(&mut self, kind: &str) {
-        let limit = self.policy.rule.limit();
+        let limit = self.policy.rule.limit().unwrap();
         let (count, window_us) = (limit.count.get(), limit.window_us.get());
         let by_rule = match kind {
             "sliding-log" | "strict" => count,
@@ -401,7 +402,8 @@ fn what_is_not_spent_is_given_back_at_the_end() {
     let policies = [std::sync::Arc::new(pair.policy.clone())];
     let unspent = pair.leases.take_all(&policies);
     assert_eq!(unspent.len(), 1);
-    pair.store.refund(Outage::default(), &unspent);
+    let unspent: Vec<_> = unspent.into_iter().map(Settlement::given_back).collect();
+    pair.store.settle(Outage::default(), &unspent);
     assert_eq!(pair.left(), 100_000 - requests);
     assert!(pair.leases.take_all(&policies).is_empty());
 }

@@ -8,10 +8,10 @@ use tollgate::clock::{Clock, ManualClock};
 use tollgate::decide::{
     Anchor, Charge, FixedWindow, Rule, SlidingLog, Timestamp, TokenBucket, Verdict,
 };
-use tollgate::store::StoreError;
 use tollgate::store::local::{LocalStore, Outage};
+use tollgate::store::{Settlement, StoreError};
 
-use crate::support::policies::{check, policy};
+use crate::support::policies::{check, policy, rule};
 use crate::support::traces::{limit, whole};
 
 const START_US: u64 = 1_700_000_000_000_000;
@@ -180,10 +180,10 @@ fn a_refund_gives_back_what_the_request_took() {
                 cost: check.cost,
                 reset_after_us: decision.reset_after_us,
             };
-            (check, charge)
+            Settlement::given_back((check, charge))
         })
         .collect();
-    store.refund(Outage::default(), &charged);
+    store.settle(Outage::default(), &charged);
     assert_eq!(store.len(), 0);
     assert!(allows(&store, &[check(&a, 0, 10), check(&b, 0, 10)]));
 }
@@ -344,4 +344,83 @@ fn a_snapshot_carries_usage_over_and_a_foreign_or_damaged_one_is_refused() {
     }
     assert!(late.restore(&folder.join("none"), &secret).is_err());
     std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// So many at once.
+fn slots(count: u64) -> Policy {
+    policy("slots", rule("concurrency", count, SECOND_US, 1))
+}
+
+#[test]
+fn what_is_in_flight_is_neither_swept_nor_written_down_and_goes_once_it_is_given_back() {
+    let (store, clock) = store(2);
+    let policy = slots(2);
+    let charged = |entity| {
+        let check = check(&policy, entity, 1);
+        let (at, decisions) = store.decide_now(&[check]).unwrap();
+        let charge = Charge {
+            at,
+            cost: check.cost,
+            reset_after_us: decisions[0].reset_after_us,
+        };
+        Settlement::given_back((check, charge))
+    };
+    let held = [charged(1), charged(1), charged(2)];
+    // A lease is nothing here, and neither is a day.
+    clock.set(Timestamp::from_micros(START_US + 86_400 * SECOND_US));
+    assert_eq!(store.sweep(100), 0);
+    assert!(!allows(&store, &[check(&policy, 1, 1)]));
+    assert!(matches!(
+        store.decide_now(&[check(&policy, 3, 1)]),
+        Err(StoreError::Full)
+    ));
+    let secret = KeySecret::new([7; 32]);
+    let bytes = store.snapshot(&secret).unwrap();
+    let (other, _) = self::store(10);
+    assert_eq!(other.take_over(&bytes, &secret).unwrap(), 0);
+    for settlement in held {
+        store.settle(Outage::default(), &[settlement]);
+    }
+    assert!(store.is_empty());
+    // Once more is once too often, and takes nothing from anybody.
+    store.settle(Outage::default(), &held[..1]);
+    let (_, decisions) = store.decide_now(&[check(&policy, 1, 0)]).unwrap();
+    assert_eq!(decisions[0].remaining, 2);
+}
+
+#[test]
+fn many_threads_are_never_more_at_once_than_the_limit() {
+    let store = LocalStore::new(NonZeroUsize::new(100).unwrap(), Clock::steady());
+    let policy = slots(7);
+    let (in_flight, passed) = (AtomicU64::new(0), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for number in 0..20_000 {
+                    let check = check(&policy, 1, number % 3);
+                    let (at, decisions) = store.decide_now(&[check]).unwrap();
+                    if decisions[0].verdict == Verdict::Deny {
+                        continue;
+                    }
+                    let now = in_flight.fetch_add(check.cost.units(), Ordering::SeqCst);
+                    assert!(now + check.cost.units() <= 7);
+                    passed.fetch_add(1, Ordering::Relaxed);
+                    in_flight.fetch_sub(check.cost.units(), Ordering::SeqCst);
+                    let charge = Charge {
+                        at,
+                        cost: check.cost,
+                        reset_after_us: decisions[0].reset_after_us,
+                    };
+                    if check.cost.units() > 0 {
+                        store.settle(
+                            Outage::default(),
+                            &[Settlement::given_back((check, charge))],
+                        );
+                    }
+                }
+            });
+        }
+    });
+    assert!(passed.load(Ordering::Relaxed) > 0);
+    assert!(store.is_empty());
 }

@@ -12,6 +12,7 @@ mod support;
 
 mod answers;
 mod architecture;
+mod calendar;
 mod cases;
 mod client;
 mod commands;
@@ -25,5 +26,7 @@ mod leases;
 mod local_store;
 mod properties;
 mod routes;
+mod shedding;
+mod slots;
 mod tokens;
 mod vectors;

@@ -4,7 +4,7 @@ use std::num::{NonZeroU32, NonZeroU64};
 
 use proptest::prelude::*;
 use tollgate::decide::{
-    Anchor, Change, Charge, Cost, Decision, EXACT_MAX, FixedWindow, LeakyBucket, Rule,
+    Anchor, Change, Charge, Cost, Decision, EXACT_MAX, FixedWindow, LeakyBucket, Rule, Settled,
     SlidingCounter, SlidingLog, State, Timestamp, TokenBucket, UNITS_MAX, Verdict,
 };
 
@@ -30,6 +30,11 @@ enum Ask {
     LeftAndOne,
     Capacity,
     CapacityAndOne,
+}
+
+/// What is left once all of the charge is given back.
+fn given_back(rule: &Rule, kept: State, charge: Charge, now: Timestamp) -> Option<State> {
+    rule.settle(Some(kept), charge, Settled::Spent(Cost::NONE), now)
 }
 
 /// What an allowed request was charged.
@@ -114,7 +119,7 @@ fn rule_of(kinds: &'static [usize]) -> impl Strategy<Value = Rule> {
 }
 
 /// Kinds as [`random_rule`] numbers them.
-const ALL: &[usize] = &[0, 1, 2, 3, 4, 5, 6];
+const ALL: &[usize] = &[0, 1, 2, 3, 4, 5, 6, 7];
 
 fn history_of(kinds: &'static [usize]) -> impl Strategy<Value = History> {
     (
@@ -280,7 +285,7 @@ proptest! {
 
     #[test]
     fn nobody_gains_by_a_clock_that_steps_back(
-        history in history_of(&[0, 1, 2, 5]), back in 0..10 * DAY_US,
+        history in history_of(&[0, 1, 2, 5, 7]), back in 0..10 * DAY_US,
     ) {
         play(&history, |kept, now, cost| {
             let before = kept.peek(now, 0).1.remaining;
@@ -298,7 +303,7 @@ proptest! {
     }
 
     #[test]
-    fn one_cost_of_n_is_n_of_one(rule in rule_of(&[0, 1, 2, 3, 4, 5]), many in 1..50_u64) {
+    fn one_cost_of_n_is_n_of_one(rule in rule_of(&[0, 1, 2, 3, 4, 5, 7]), many in 1..50_u64) {
         let n = many.min(rule.capacity());
         let mut at_once = Kept { rule: &rule, state: None };
         let mut one_by_one = Kept { rule: &rule, state: None };
@@ -333,7 +338,7 @@ proptest! {
             let allowed = decision.verdict == Verdict::Allow;
             if allowed && cost > 0 && !matches!(history.rule, Rule::LeakyBucket(_)) {
                 let at = Timestamp::from_micros(now);
-                let state = after.state.and_then(|s| history.rule.refund(s, charge(at, cost, &decision), at));
+                let state = after.state.and_then(|s| given_back(&history.rule, s, charge(at, cost, &decision), at));
                 let refunded = Kept { rule: kept.rule, state };
                 let (with, without) = (refunded.peek(now, 0).1.remaining, kept.peek(now, 0).1.remaining);
                 // To charge looks at parts of a tick, to look does not.
@@ -343,10 +348,39 @@ proptest! {
         })?;
     }
 
+    /// More than was charged is charged whatever the limit, less is given back, and the same changes nothing.
+    #[test]
+    fn what_is_settled_at_once_is_as_if_it_had_been_charged_so(history in history_of(ALL), spent in 0..40_u64) {
+        play(&history, |kept, now, cost| {
+            let mut charged = Kept { rule: kept.rule, state: kept.state.clone() };
+            let decision = charged.decide(now, cost);
+            if decision.verdict == Verdict::Deny || cost == 0 || matches!(history.rule, Rule::LeakyBucket(_)) {
+                return Ok(());
+            }
+            let at = Timestamp::from_micros(now);
+            let settle = |units| {
+                let settled = Settled::Spent(Cost::new(units));
+                let state = history.rule.settle(charged.state.clone(), charge(at, cost, &decision), settled, at);
+                Kept { rule: kept.rule, state }
+            };
+            prop_assert_eq!(&settle(cost).state, &charged.state);
+            let (before, left) = (kept.peek(now, 0).1.remaining, settle(spent).peek(now, 0).1);
+            let expected = before.saturating_sub(spent);
+            // To charge looks at parts of a tick, to look does not.
+            prop_assert!(left.remaining == expected || (left.remaining > expected && tick_us(&history.rule) > 1));
+            // Debt goes as usage does; the clock stands still where it cannot be counted any further.
+            let paid_at = now + left.reset_after_us;
+            if paid_at <= EXACT_MAX {
+                prop_assert_eq!(settle(spent).peek(paid_at, 0).1.remaining, history.rule.capacity());
+            }
+            Ok(())
+        })?;
+    }
+
     // Not of windows from the first request on: what is given back has still begun one.
     #[test]
     fn a_refund_never_leaves_more_than_if_nothing_had_been_charged(
-        history in history_of(&[0, 2, 3, 4, 5, 6]), between in 0..5_000_000_u64, other in 0..5_u64, later in 0..5_000_000_u64,
+        history in history_of(&[0, 2, 3, 4, 5, 6, 7]), between in 0..5_000_000_u64, other in 0..5_u64, later in 0..5_000_000_u64,
     ) {
         play(&history, |kept, now, cost| {
             let mut charged = Kept { rule: kept.rule, state: kept.state.clone() };
@@ -363,7 +397,7 @@ proptest! {
             let refunded_at = then + later;
             let at = Timestamp::from_micros;
             charged.state =
-                charged.state.and_then(|s| history.rule.refund(s, charge(at(now), cost, &decision), at(refunded_at)));
+                charged.state.and_then(|s| given_back(&history.rule, s, charge(at(now), cost, &decision), at(refunded_at)));
             for probe in [refunded_at, refunded_at + 1, refunded_at + between, refunded_at + later] {
                 // Without a charge, all is at most a tick late.
                 let on_time = probe + tick_us(&history.rule) - 1;
@@ -429,7 +463,7 @@ proptest! {
         prop_assert!(n * wide(share.capacity()) < wide(rule.capacity()) + n);
         prop_assert!(tick_us(&rule) > 1 || n * wide(share.capacity()) >= wide(rule.capacity()));
         // Units per window of the whole: n shares of it, each rounded up at most.
-        let (whole, part) = (rule.limit(), share.limit());
+        let (whole, part) = (rule.limit().unwrap(), share.limit().unwrap());
         let together = n * wide(part.count.get()) * wide(whole.window_us.get());
         prop_assert!(together >= wide(whole.count.get()) * wide(part.window_us.get()));
         prop_assert!(together < (wide(whole.count.get()) + n) * wide(part.window_us.get()));
@@ -438,11 +472,11 @@ proptest! {
 
     #[test]
     fn an_edit_keeps_what_was_used(
-        history in history_of(&[0, 1, 2, 3, 4, 5]), count in 1..2_000_u64, burst in 1..2_000_u64,
+        history in history_of(&[0, 1, 2, 3, 4, 5, 7]), count in 1..2_000_u64, burst in 1..2_000_u64,
     ) {
-        let limit = limit(count, history.rule.limit().window_us.get());
+        let limit = limit(count, history.rule.limit().unwrap().window_us.get());
         let edited = match &history.rule {
-            Rule::FixedWindow(r) => Rule::FixedWindow(FixedWindow::new(limit, r.anchor()).unwrap()),
+            Rule::FixedWindow(r) => Rule::FixedWindow(FixedWindow::new(limit, r.anchor().clone()).unwrap()),
             Rule::SlidingLog(_) => Rule::SlidingLog(SlidingLog::new(limit).unwrap()),
             Rule::SlidingCounter(r) => Rule::SlidingCounter(SlidingCounter::new(limit, r.strict()).unwrap()),
             _ => match TokenBucket::new(limit, whole(burst)) {

@@ -1,6 +1,6 @@
 //! Each kind as its definition has it: a sum over all that was allowed, in fractions, by brute force.
 
-use tollgate::decide::{Anchor, Rule};
+use tollgate::decide::{Anchor, Rule, Timestamp};
 
 /// Units times the window in microseconds: fractions of a unit without rounding.
 pub(crate) struct Fraction;
@@ -11,7 +11,7 @@ impl Fraction {
     }
 
     pub(crate) fn units_wide(units: u128, rule: &Rule) -> u128 {
-        units * u128::from(rule.limit().window_us.get())
+        units * u128::from(rule.limit().unwrap().window_us.get())
     }
 }
 
@@ -24,7 +24,7 @@ pub(crate) struct Definition<'a> {
 impl Definition<'_> {
     /// What counts at `now`, as a [`Fraction`].
     pub(crate) fn used(&self, now: u64) -> u128 {
-        let window = self.rule.limit().window_us.get();
+        let window = self.rule.limit().unwrap().window_us.get();
         let sum = |counts: &dyn Fn(u64) -> bool| {
             self.allowed
                 .iter()
@@ -34,7 +34,16 @@ impl Definition<'_> {
         };
         let wide = u128::from(window);
         match self.rule {
-            Rule::FixedWindow(rule) if rule.anchor() == Anchor::Epoch => {
+            Rule::FixedWindow(rule) if rule.calendar().is_some() => {
+                let start = |t| {
+                    let window = rule
+                        .calendar()
+                        .map(|it| it.window_at(Timestamp::from_micros(t)));
+                    window.map(|it| it.start)
+                };
+                sum(&|t| start(t) == start(now)) * wide
+            }
+            Rule::FixedWindow(rule) if *rule.anchor() == Anchor::Epoch => {
                 sum(&|t| t / window == now / window) * wide
             }
             Rule::FixedWindow(_) => {
@@ -60,7 +69,7 @@ impl Definition<'_> {
                 (sum(&|t| t / window == now / window) + inside) * wide
             }
             Rule::TokenBucket(_) | Rule::LeakyBucket(_) => {
-                let count = u128::from(self.rule.limit().count.get());
+                let count = u128::from(self.rule.count().get());
                 let (mut debt, mut stamp) = (0_u128, 0);
                 let drain = |debt: u128, from: u64, to: u64| {
                     debt.saturating_sub(u128::from(to - from) * count)
@@ -71,6 +80,7 @@ impl Definition<'_> {
                 }
                 drain(debt, stamp, now)
             }
+            Rule::Concurrency(_) => unreachable!("it has no window"),
         }
     }
 

@@ -9,6 +9,7 @@ pub(crate) mod cluster;
 pub(crate) mod crowd;
 pub(crate) mod definition;
 pub(crate) mod gateway;
+pub(crate) mod holders;
 pub(crate) mod http;
 pub(crate) mod load;
 pub(crate) mod origin;

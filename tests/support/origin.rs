@@ -84,6 +84,15 @@ impl Origin {
         std::mem::take(&mut *self.seen.lock().unwrap())
     }
 
+    /// Waits until so many requests have arrived.
+    pub(crate) fn await_count(&self, count: usize) {
+        let deadline = monotonic_now() + Duration::from_secs(40);
+        while self.count() < count {
+            assert!(monotonic_now() < deadline, "{} of {count}", self.count());
+            thread::park_timeout(Duration::from_millis(2));
+        }
+    }
+
     /// How many requests arrived.
     pub(crate) fn count(&self) -> usize {
         self.seen.lock().unwrap().len()

@@ -8,7 +8,8 @@ use tollgate::check::{
     Shares, Unit,
 };
 use tollgate::decide::{
-    Anchor, Cost, FixedWindow, LeakyBucket, Limit, Rule, SlidingCounter, SlidingLog, TokenBucket,
+    Anchor, Concurrency, Cost, FixedWindow, LeakyBucket, Limit, Rule, SlidingCounter, SlidingLog,
+    TokenBucket,
 };
 
 /// An enforced policy with this rule.
@@ -21,9 +22,11 @@ pub(crate) fn policy(name: &str, rule: Rule) -> Policy {
         rule,
         key: Box::new([KeySource::Ip]),
         on_missing_key: OnMissingKey::Skip,
+        preflights: false,
         on_store_failure: OnStoreFailure::Local,
         scope: Scope::Shared,
         lease: None,
+        outcomes: None,
         given_back: false,
         mode: Mode::Enforce,
         unit: Unit::Requests,
@@ -32,7 +35,7 @@ pub(crate) fn policy(name: &str, rule: Rule) -> Policy {
     }
 }
 
-/// A rule of this kind, `count` a window; buckets hold `burst`.
+/// A rule of this kind, `count` a window; buckets hold `burst`. Of concurrency the window is the lease.
 pub(crate) fn rule(kind: &str, count: u64, window_us: u64, burst: u64) -> Rule {
     let whole = |number| NonZeroU64::new(number).unwrap();
     let limit = Limit {
@@ -48,6 +51,7 @@ pub(crate) fn rule(kind: &str, count: u64, window_us: u64, burst: u64) -> Rule {
         "sliding-counter" => Rule::SlidingCounter(SlidingCounter::new(limit, false).unwrap()),
         "strict" => Rule::SlidingCounter(SlidingCounter::new(limit, true).unwrap()),
         "token-bucket" => Rule::TokenBucket(TokenBucket::new(limit, whole(burst)).unwrap()),
+        "concurrency" => Rule::Concurrency(Concurrency::new(limit.count, limit.window_us).unwrap()),
         "leaky-bucket" => Rule::LeakyBucket(LeakyBucket::new(limit, whole(burst), None).unwrap()),
         other => panic!("no such kind: {other}"),
     }

@@ -2,7 +2,8 @@
 
 use redis::Value;
 use tollgate::check::Check;
-use tollgate::decide::{Charge, Decision, Timestamp};
+use tollgate::decide::{Decision, Timestamp};
+use tollgate::store::Settlement;
 use tollgate::store::valkey::script;
 
 use super::valkey::Valkey;
@@ -14,7 +15,7 @@ pub(crate) const SLACK_MS: u64 = 100_000_000;
 pub(crate) struct Script {
     pub(crate) connection: redis::Connection,
     pub(crate) sha: String,
-    refund_sha: String,
+    settle_sha: String,
 }
 
 impl Script {
@@ -28,11 +29,11 @@ impl Script {
                 .query(&mut connection)
                 .unwrap()
         };
-        let (sha, refund_sha) = (load(script::source()), load(script::refund_source()));
+        let (sha, settle_sha) = (load(script::source()), load(script::settle_source()));
         Self {
             connection,
             sha,
-            refund_sha,
+            settle_sha,
         }
     }
 
@@ -65,15 +66,15 @@ impl Script {
         redis::cmd("FLUSHALL").exec(&mut self.connection).unwrap();
     }
 
-    /// Gives back at `now`, and says what is left.
-    pub(crate) fn refund(
+    /// Settles at `now`, and says what is left.
+    pub(crate) fn settle(
         &mut self,
-        charged: &[(Check<'_>, Charge)],
+        settlements: &[Settlement<'_>],
         now: Timestamp,
     ) -> Vec<Decision> {
-        let call = script::refund_call(&self.refund_sha, "t", charged, Some(now), SLACK_MS);
+        let call = script::settle_call(&self.settle_sha, "t", settlements, Some(now), SLACK_MS);
         let reply: Value = call.query(&mut self.connection).unwrap();
-        let (stood_at, left) = script::read_reply(&reply, charged.len()).unwrap();
+        let (stood_at, left) = script::read_reply(&reply, settlements.len()).unwrap();
         assert_eq!(stood_at, now);
         left
     }

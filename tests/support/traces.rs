@@ -2,11 +2,12 @@
 
 use std::num::NonZeroU64;
 use std::path::Path;
+use std::sync::{Arc, LazyLock};
 
 use serde::Deserialize;
 use tollgate::decide::{
-    Anchor, Decision, EXACT_MAX, FixedWindow, LeakyBucket, Limit, Rule, SlidingCounter, SlidingLog,
-    TokenBucket, TooLarge, UNITS_MAX, Verdict,
+    Anchor, Calendar, CalendarUnit, Decision, EXACT_MAX, FixedWindow, LeakyBucket, Limit, Rule,
+    SlidingCounter, SlidingLog, TokenBucket, TooLarge, UNITS_MAX, Verdict,
 };
 
 /// One policy, one client, and what must be decided for it.
@@ -215,6 +216,28 @@ pub(crate) fn random_window(random: &mut fastrand::Rng) -> u64 {
     }
 }
 
+/// Zones whose clocks change in as many ways: by an hour, by half an hour, never, and once by a day.
+pub(crate) const ZONES: [&str; 6] = [
+    "Europe/Berlin",
+    "America/New_York",
+    "Asia/Kathmandu",
+    "Australia/Lord_Howe",
+    "Pacific/Apia",
+    "UTC",
+];
+
+/// The days, weeks and months of these zones: a table is made once.
+pub(crate) static CALENDARS: LazyLock<Vec<Arc<Calendar>>> = LazyLock::new(|| {
+    let of = |zone| {
+        let units = CalendarUnit::ALL.into_iter();
+        units.map(move |unit| Arc::new(Calendar::of_zone(unit, zone).unwrap()))
+    };
+    ZONES.into_iter().flat_map(of).collect()
+});
+
+/// How many kinds [`random_rule`] knows.
+pub(crate) const KINDS: usize = 8;
+
 /// A random policy of this kind and window, of numbers that fit; what does not fit is cut to the largest that does.
 pub(crate) fn random_rule(random: &mut fastrand::Rng, kind: usize, window_us: u64) -> Rule {
     let most = if random.bool() { 20 } else { UNITS_MAX };
@@ -227,21 +250,27 @@ pub(crate) fn random_rule(random: &mut fastrand::Rng, kind: usize, window_us: u6
     let max_wait_us = random
         .bool()
         .then(|| random.u64(0..=window_us.saturating_mul(2)));
+    let calendar = &CALENDARS[random.usize(..CALENDARS.len())];
+    let kind = kind % KINDS;
     let made = |count: u64, burst: u64| {
         let limit = limit(count, window_us);
-        Ok(match kind % 7 {
+        Ok(match kind {
             0 => Rule::FixedWindow(FixedWindow::new(limit, Anchor::Epoch)?),
             1 => Rule::FixedWindow(FixedWindow::new(limit, Anchor::FirstRequest)?),
             2 => Rule::SlidingLog(SlidingLog::new(limit)?),
             3 => Rule::SlidingCounter(SlidingCounter::new(limit, false)?),
             4 => Rule::SlidingCounter(SlidingCounter::new(limit, true)?),
             5 => Rule::TokenBucket(TokenBucket::new(limit, whole(burst))?),
+            7 => {
+                let anchor = Anchor::Calendar(Arc::clone(calendar));
+                Rule::FixedWindow(FixedWindow::new(limit, anchor)?)
+            }
             _ => Rule::LeakyBucket(LeakyBucket::new(limit, whole(burst), max_wait_us)?),
         })
     };
     match made(count, burst) {
         Ok(rule) => rule,
-        Err(TooLarge { largest, .. }) if kind % 7 >= 5 => {
+        Err(TooLarge { largest, .. }) if kind >= 5 => {
             made(count, largest.max(1)).unwrap_or_else(|_| made(1, 1).unwrap())
         }
         Err(TooLarge { largest, .. }) => made(largest, burst).unwrap(),

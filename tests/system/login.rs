@@ -75,12 +75,17 @@ fn the_permissions_that_the_readme_gives_are_enough() {
         "sliding-counter",
         "token-bucket",
         "leaky-bucket",
+        "concurrency",
     ];
     let policies: String = kinds
         .iter()
         .map(|kind| {
+            let limit = match *kind {
+                "concurrency" => "1000",
+                _ => "\"1000/s\"",
+            };
             format!(
-                "[policies.{kind}]\nkind = \"{kind}\"\nlimit = \"1000/s\"\nkey = \"ip\"\n\
+                "[policies.{kind}]\nkind = \"{kind}\"\nlimit = {limit}\nkey = \"ip\"\n\
                  [routes.{kind}]\nmatch = {{ path = \"/{kind}\" }}\nupstream = \"demo\"\npolicies = [\"{kind}\", \"queue\"]\n"
             )
         })

@@ -11,7 +11,7 @@ use tollgate::store::valkey::script;
 
 use crate::support::policies::{check, entity, policy};
 use crate::support::script::Script;
-use crate::support::traces::{Gap, limit, random_cost, random_rule, random_window, whole};
+use crate::support::traces::{Gap, KINDS, limit, random_cost, random_rule, random_window, whole};
 use crate::support::valkey::Valkey;
 
 /// What a key costs the server, after 1,000 requests at 1,000 an hour, against the usual state of each kind: a string
@@ -247,13 +247,13 @@ fn several_requests_in_one_call_are_decided_as_if_each_had_come_alone() {
     for seed in 0..HISTORIES {
         let mut random = fastrand::Rng::with_seed(seed);
         let window_us = random_window(&mut random);
-        let policies: Vec<Policy> = (0..7)
+        let policies: Vec<Policy> = (0..KINDS)
             .map(|kind| {
                 let rule = random_rule(&mut random, kind, window_us);
                 policy(&format!("kind-{kind}-{seed}"), rule)
             })
             .collect();
-        let edited: Vec<Rule> = (0..7)
+        let edited: Vec<Rule> = (0..KINDS)
             .map(|kind| random_rule(&mut random, kind, window_us))
             .collect();
         let mut now = match seed % 8 {
@@ -276,7 +276,7 @@ fn several_requests_in_one_call_are_decided_as_if_each_had_come_alone() {
             let requests: Vec<Vec<Check<'_>>> = (0..random.usize(1..=16))
                 .map(|_| {
                     let entity = random.u64(0..entities_max);
-                    let asked: Vec<_> = (0..7).filter(|_| random.u8(0..3) == 0).collect();
+                    let asked: Vec<_> = (0..KINDS).filter(|_| random.u8(0..3) == 0).collect();
                     let ask = |n: usize| Check {
                         rule: [&policies[n].rule, &edited[n]][usize::from(random.u8(0..8) == 0)],
                         shadow: random.u8(0..4) == 0,

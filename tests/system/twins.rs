@@ -2,18 +2,22 @@
 
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 
 use tollgate::check::{Check, Policy};
 use tollgate::clock::{Clock, ManualClock};
 use tollgate::decide::{
-    Ask, Change, Charge, Cost, Decision, EXACT_MAX, Rule, SlidingLog, State, Timestamp, UNITS_MAX,
-    Verdict, decide_all,
+    Anchor, Ask, Calendar, Change, Charge, Cost, Decision, EXACT_MAX, FixedWindow, Rule, Settled,
+    SlidingLog, State, Timestamp, UNITS_MAX, Verdict, decide_all,
 };
+use tollgate::store::Settlement;
 use tollgate::store::local::{LocalStore, Outage};
 
 use crate::support::policies::{check, policy};
 use crate::support::script::Script;
-use crate::support::traces::{Gap, cases, limit, random_cost, random_rule, random_window};
+use crate::support::traces::{
+    CALENDARS, Gap, KINDS, cases, limit, random_cost, random_rule, random_window,
+};
 use crate::support::valkey::Valkey;
 
 /// Histories of each test; more of them have been tried by hand.
@@ -61,28 +65,27 @@ impl Function {
         checks.iter().zip(steps).map(keep).collect()
     }
 
-    fn refund(&mut self, charged: &[(Check<'_>, Charge)], now: Timestamp) -> Vec<Decision> {
-        for (check, charge) in charged {
+    fn settle(&mut self, settlements: &[Settlement<'_>], now: Timestamp) -> Vec<Decision> {
+        for settlement in settlements {
+            let check = settlement.check;
             let key = (check.policy.name.to_string(), check.entity.0);
-            if let Some(left) = self
-                .0
-                .remove(&key)
-                .and_then(|kept| check.rule.refund(kept, *charge, now))
-            {
-                self.0.insert(key, left);
-            }
+            let kept = self.0.remove(&key);
+            let left = check
+                .rule
+                .settle(kept, settlement.charge, settlement.settled, now);
+            self.0.extend(left.map(|left| (key, left)));
         }
-        self.decide(&looks(charged), now)
+        self.decide(&looks(settlements), now)
     }
 }
 
 /// Checks that only look, where these have charged.
-fn looks<'a>(charged: &[(Check<'a>, Charge)]) -> Vec<Check<'a>> {
-    charged
+fn looks<'a>(settlements: &[Settlement<'a>]) -> Vec<Check<'a>> {
+    settlements
         .iter()
-        .map(|(check, _)| Check {
-            cost: Cost::new(0),
-            ..*check
+        .map(|settlement| Check {
+            cost: Cost::NONE,
+            ..settlement.check
         })
         .collect()
 }
@@ -125,17 +128,17 @@ impl Triple {
         expected
     }
 
-    /// Gives back in all three, and panics where they differ in what is left.
-    fn refund(&mut self, charged: &[(Check<'_>, Charge)], now: Timestamp) {
-        let expected = self.function.refund(charged, now);
+    /// Settles in all three, and panics where they differ in what is left.
+    fn settle(&mut self, settlements: &[Settlement<'_>], now: Timestamp) {
+        let expected = self.function.settle(settlements, now);
         if let Some(local) = &self.local {
             self.clock.set(now);
-            local.refund(Outage::default(), charged);
-            let (_, found) = local.decide_now(&looks(charged)).unwrap();
-            assert_eq!(found, expected, "local store at {now:?}: {charged:?}");
+            local.settle(Outage::default(), settlements);
+            let (_, found) = local.decide_now(&looks(settlements)).unwrap();
+            assert_eq!(found, expected, "local store at {now:?}: {settlements:?}");
         }
-        let scripted = self.script.refund(charged, now);
-        assert_eq!(scripted, expected, "script at {now:?}: {charged:?}");
+        let scripted = self.script.settle(settlements, now);
+        assert_eq!(scripted, expected, "script at {now:?}: {settlements:?}");
     }
 }
 
@@ -148,15 +151,27 @@ fn charge_of(check: &Check<'_>, decision: &Decision, at: Timestamp) -> Option<Ch
     })
 }
 
+/// What becomes of a charge: mostly less than it took or more, sometimes far more than any limit.
+fn random_end(random: &mut fastrand::Rng, charged: Cost) -> Settled {
+    let units = charged.units();
+    Settled::Spent(Cost::new(match random.u8(0..10) {
+        0..=2 => 0,
+        3 | 4 => random.u64(0..=units),
+        5..=7 => units + random.u64(0..=units.saturating_mul(2)),
+        8 => UNITS_MAX,
+        _ => return Settled::Forgotten,
+    }))
+}
+
 #[test]
-fn the_three_agree_on_what_is_given_back() {
+fn the_three_agree_on_what_is_settled() {
     let valkey = Valkey::start();
     let mut triple = Triple::new(&valkey);
     for seed in 0..SEEDS {
         let mut random = fastrand::Rng::with_seed(seed);
         let window_us = random_window(&mut random);
         let kind = usize::try_from(seed).unwrap();
-        let mut policy = policy("given-back", random_rule(&mut random, kind, window_us));
+        let mut policy = policy("settled", random_rule(&mut random, kind, window_us));
         let mut now = 1_700_000_000_000_000 + random.u64(0..window_us);
         let (mut last, mut charges) = (None, Vec::new());
         triple.begin(true);
@@ -170,7 +185,12 @@ fn the_three_agree_on_what_is_given_back() {
             if !charges.is_empty() && random.u8(0..3) == 0 {
                 // Any of them, not only the last; and never twice.
                 let charge = charges.swap_remove(random.usize(..charges.len()));
-                triple.refund(&[(check(&policy, seed, 1), charge)], at);
+                let settlement = Settlement {
+                    check: check(&policy, seed, 1),
+                    charge,
+                    settled: random_end(&mut random, charge.cost),
+                };
+                triple.settle(&[settlement], at);
             } else {
                 let cost = random_cost(&mut random, policy.rule.capacity(), last.as_ref());
                 let check = check(&policy, seed, cost);
@@ -221,7 +241,7 @@ fn the_three_agree_on_several_checks_at_once() {
         let mut random = fastrand::Rng::with_seed(seed);
         let window_us = random_window(&mut random).min(100_000_000);
         let named = |n: usize, random: &mut fastrand::Rng| {
-            let kind = random.usize(..7);
+            let kind = random.usize(..KINDS);
             let rule = random_rule(random, kind, window_us);
             policy(&format!("policy-{n}-{seed}"), rule)
         };
@@ -251,6 +271,54 @@ fn the_three_agree_on_several_checks_at_once() {
                 })
                 .collect();
             last = triple.decide(&checks, Timestamp::from_micros(now));
+        }
+    }
+    triple.script.expect_expiries();
+}
+
+/// Around the changes of clocks, and where the two clocks are so far apart that the edges that the script was handed are
+/// none of those around its own now: it is handed no more than these, whatever its now is.
+#[test]
+fn the_three_agree_on_calendars_within_the_edges_handed_and_beyond() {
+    let valkey = Valkey::start();
+    let mut triple = Triple::new(&valkey);
+    for seed in 0..SEEDS {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let whole = &CALENDARS[random.usize(..CALENDARS.len())];
+        // The last Sunday of March 2026, the first of October 2025, and any moment.
+        let start = match random.u8(0..3) {
+            0 => 1_774_742_400_000_000,
+            1 => 1_759_590_000_000_000,
+            _ => random.u64(0..4_200_000_000_000_000),
+        };
+        let edges = whole.edges_around(Timestamp::from_micros(start)).to_vec();
+        let few = Calendar::of_edges(whole.unit(), "few", edges).map(Arc::new);
+        // Before the third midnight of 1970 there are no four around.
+        let few = few.filter(|_| seed % 3 > 0);
+        let calendar = few.unwrap_or_else(|| Arc::clone(whole));
+        let nominal_us = calendar.unit().nominal_us();
+        let rule = FixedWindow::new(limit(random.u64(1..300), 1_000), Anchor::Calendar(calendar));
+        let policy = policy("calendar", Rule::FixedWindow(rule.unwrap()));
+        let (mut now, mut last, mut charges) = (start, None, Vec::new());
+        triple.begin(true);
+        for _ in 0..40 {
+            now = Gap::random(&mut random, nominal_us).after(now, last.as_ref());
+            let at = Timestamp::from_micros(now);
+            if !charges.is_empty() && random.u8(0..4) == 0 {
+                let charge = charges.swap_remove(random.usize(..charges.len()));
+                let settlement = Settlement {
+                    check: check(&policy, seed, 1),
+                    charge,
+                    settled: random_end(&mut random, charge.cost),
+                };
+                triple.settle(&[settlement], at);
+                continue;
+            }
+            let cost = random_cost(&mut random, policy.rule.capacity(), last.as_ref());
+            let asked = check(&policy, seed, cost);
+            let decision = triple.decide(&[asked], at).remove(0);
+            charges.extend(charge_of(&asked, &decision, at));
+            last = Some(decision);
         }
     }
     triple.script.expect_expiries();

@@ -66,6 +66,13 @@ pub(super) async fn run(
             names.join(", ")
         )));
     };
+    if policy.rule.lends() {
+        return Err(Stop::Failed(format!(
+            "policy `{name}` is of kind \"{}\": it counts what is in flight, and a trace does not say for how long \
+             that is",
+            policy.rule.kind()
+        )));
+    }
     let requests = trace::open(trace)?;
     let stage = Stage::virtual_time(store).await?;
     let mut out = BufWriter::new(io::stdout().lock());

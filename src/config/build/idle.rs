@@ -80,27 +80,33 @@ const fn cost(of: &Use) -> u64 {
 
 /// Whether what `guard` allows in any span of time is no more than what `idle` does.
 fn never_more(guard: &Rule, idle: &Rule) -> bool {
-    let limit = idle.limit();
+    // Days and months are not all as long as they are said to be.
+    if guard.calendar().or(idle.calendar()).is_some() {
+        return false;
+    }
+    let (Some(limit), Some(guards)) = (idle.limit(), guard.limit()) else {
+        // What is let through in a time says nothing of how much is in flight, nor the other way.
+        return guard.lends() && idle.lends() && guard.count() <= idle.count();
+    };
     let window_us = u128::from(limit.window_us.get());
     match idle {
         Rule::FixedWindow(_) | Rule::SlidingLog(_) => {
-            most_in(guard, window_us) <= u128::from(limit.count.get())
+            most_in(guard, guards, window_us) <= u128::from(limit.count.get())
         }
         // Its estimate looks at two windows.
         Rule::SlidingCounter(_) => {
-            most_in(guard, window_us.saturating_mul(2)) <= u128::from(limit.count.get())
+            most_in(guard, guards, window_us.saturating_mul(2)) <= u128::from(limit.count.get())
         }
         Rule::TokenBucket(_) => {
-            most_at_once(guard) <= u128::from(idle.capacity()) && is_no_faster(guard.limit(), limit)
+            most_at_once(guard) <= u128::from(idle.capacity()) && is_no_faster(guards, limit)
         }
         // What it allows it makes wait, too.
-        Rule::LeakyBucket(_) => false,
+        Rule::LeakyBucket(_) | Rule::Concurrency(_) => false,
     }
 }
 
 /// The most that a rule allows in any span of this length, or somewhat more.
-fn most_in(rule: &Rule, span_us: u128) -> u128 {
-    let limit = rule.limit();
+fn most_in(rule: &Rule, limit: Limit, span_us: u128) -> u128 {
     let (count, window_us) = (
         u128::from(limit.count.get()),
         u128::from(limit.window_us.get()),
@@ -115,6 +121,7 @@ fn most_in(rule: &Rule, span_us: u128) -> u128 {
             let refilled = count.saturating_mul(span_us) / window_us;
             u128::from(rule.capacity()).saturating_add(refilled)
         }
+        Rule::Concurrency(_) => u128::MAX,
     }
 }
 
@@ -122,9 +129,10 @@ fn most_in(rule: &Rule, span_us: u128) -> u128 {
 fn most_at_once(rule: &Rule) -> u128 {
     match rule {
         Rule::FixedWindow(_) | Rule::SlidingCounter(_) => 2 * u128::from(rule.capacity()),
-        Rule::SlidingLog(_) | Rule::TokenBucket(_) | Rule::LeakyBucket(_) => {
-            u128::from(rule.capacity())
-        }
+        Rule::SlidingLog(_)
+        | Rule::TokenBucket(_)
+        | Rule::LeakyBucket(_)
+        | Rule::Concurrency(_) => u128::from(rule.capacity()),
     }
 }
 

@@ -2,6 +2,8 @@
 
 mod admin;
 mod answers;
+mod calendars;
+mod concurrency;
 mod gateway;
 pub(super) mod identity;
 mod idle;
@@ -10,6 +12,7 @@ mod path;
 mod pattern;
 mod policies;
 mod routes;
+mod shedding;
 mod store;
 mod store_url;
 mod tokens;
@@ -60,6 +63,7 @@ pub(crate) fn build(file: &File, builder: Builder<'_>) -> Option<Config> {
     let policies = builder.policies(file, store.as_ref());
     let identity = builder.identity(file, &policies);
     let routes = builder.routes(file, &policies);
+    let load_shedding = builder.load_shedding(file);
     let headers = builder.headers(file);
     let admin = builder.admin(file);
     let metrics = builder.metrics(file);
@@ -70,6 +74,7 @@ pub(crate) fn build(file: &File, builder: Builder<'_>) -> Option<Config> {
         return None;
     }
     builder.check_any_route(file);
+    builder.warn_of_idle_shedding(file);
     let routes = routes?;
     builder.warn_of_idle(&policies, &routes);
     Some(Config {
@@ -82,6 +87,7 @@ pub(crate) fn build(file: &File, builder: Builder<'_>) -> Option<Config> {
         policies: policies.finished()?,
         routes,
         rejects: rejects?,
+        load_shedding: load_shedding?,
         headers: headers?,
         admin: admin?,
         metrics: metrics?,

@@ -3,23 +3,30 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::answers::DEFAULT;
+use super::calendars::Calendars;
 use super::routes::uses_of;
 use super::{Builder, by_name, non_zero, value};
+use crate::check::outcome::Statuses;
 use crate::check::{
-    Generation, KeySource, Mode, OnMissingKey, OnStoreFailure, Policy, Scope, Shares,
+    Generation, KeySource, Mode, OnMissingKey, OnStoreFailure, Outcomes, Policy, Scope, Shares,
 };
 use crate::clock::micros;
 use crate::config::Store;
-use crate::config::collections::Named;
+use crate::config::collections::{List, Named};
 use crate::config::decode::At;
 use crate::config::error::{Code, Finding};
 use crate::config::file::{File, GlobalMode, Kind, Policy as Written, Reject};
+use crate::config::items::Count;
 use crate::config::key_source::is_unverified;
+use crate::config::moments::AnchorAt;
 use crate::config::source::Place;
+use crate::config::values::{LeaseOf, LimitOf};
+use crate::config::wire::StatusItem;
 use crate::decide::{
-    Anchor, Cost, FixedWindow, LeakyBucket, Rule, SlidingCounter, SlidingLog, TokenBucket, TooLarge,
+    Cost, FixedWindow, LeakyBucket, Rule, SlidingCounter, SlidingLog, TokenBucket, TooLarge,
 };
 
 /// What the generation of a state covers first: a change of the states' format makes all of them new.
@@ -92,9 +99,11 @@ impl Builder<'_> {
         // Where the store could not be built, its defaults keep the policies' own mistakes coming.
         let on_failure = store.map_or(OnStoreFailure::Local, |store| store.on_failure);
         let instances = store.map_or(NonZeroU32::MIN, |store| store.instances);
+        let patience = store.map_or(Duration::ZERO, Store::patience);
         let shadow = value(&file.mode) == Some(GlobalMode::Shadow);
         let rejects = reject_names(file);
         let given_back = given_back(file, store);
+        let calendars = Calendars::default();
         let built = written
             .into_iter()
             .enumerate()
@@ -104,9 +113,11 @@ impl Builder<'_> {
                     name,
                     on_failure,
                     instances,
+                    patience,
                     shadow,
                     rejects: &rejects,
                     given_back: &given_back,
+                    calendars: &calendars,
                     reject_table: file.rejects.as_ref(),
                 };
                 let built = Built {
@@ -124,7 +135,8 @@ impl Builder<'_> {
     fn policy(&self, common: &Common<'_>, written: &Written) -> Option<Policy> {
         self.check_allowed(common.name, written);
         let reject = self.reject_of(common, written);
-        let rule = self.rule(common.name, written);
+        let rule = self.rule(common, written);
+        let outcomes = self.outcomes(common.name, written);
         let key = written.key.as_ref()?;
         let rule = rule?;
         let sources: Box<[KeySource]> = key
@@ -134,6 +146,8 @@ impl Builder<'_> {
             .map(|source| source.value.clone())
             .collect();
         self.check_cost(common.name, written, &rule);
+        self.check_lease(common, written);
+        let is_lent = rule.lends();
         let mode = match value(&written.mode)? {
             Mode::Enforce if common.shadow => Mode::Shadow,
             mode => mode,
@@ -147,18 +161,64 @@ impl Builder<'_> {
             key: sources,
             // Where the key cannot be missing, nobody asks; routes see to it where it can.
             on_missing_key: value(&written.on_missing_key).unwrap_or(OnMissingKey::Skip),
+            preflights: value(&written.preflights)
+                .unwrap_or(value(&written.store)? == Scope::Local),
             on_store_failure: value(&written.on_store_failure).unwrap_or(common.on_failure),
             scope: value(&written.store)?,
-            lease: match &written.lease {
-                Some(lease) => Some(non_zero(lease.value.0)?),
-                None => None,
+            lease: match value(&written.lease) {
+                Some(LeaseOf::Units(units)) => Some(non_zero(units)?),
+                _ => None,
             },
-            given_back: common.given_back.contains(common.name),
+            outcomes: outcomes?,
+            given_back: common.given_back.contains(common.name) || outcomes?.is_some() || is_lent,
             mode,
             unit: value(&written.unit)?,
             reject: reject?,
             advertise: value(&written.advertise)?,
         })
+    }
+
+    /// Which answers count; an inner `None` for all of them.
+    fn outcomes(&self, name: &str, written: &Written) -> Option<Option<Outcomes>> {
+        let count = written.count.as_ref()?;
+        let Count::By(table) = &count.value else {
+            return Some(None);
+        };
+        let lists = [&table.status, &table.not_on, &table.reset_on];
+        let is_whole = |list: &&Option<At<List<StatusItem>>>| {
+            list.as_ref().is_none_or(|list| list.value.complete)
+        };
+        if !table.unread.is_empty() || !lists.iter().all(is_whole) {
+            return None;
+        }
+        let all = |list: &Option<At<List<StatusItem>>>| {
+            let items = list.iter().flat_map(|list| &list.value.items);
+            items.fold(Statuses::default(), |all, item| all.and(item.value.0))
+        };
+        let counted = match &table.status {
+            Some(_) => all(&table.status),
+            None => Statuses::ALL,
+        };
+        let (counted, resetting) = (counted.but(all(&table.not_on)), all(&table.reset_on));
+        if counted.is_empty() {
+            self.error(
+                Code::E048,
+                count.place,
+                format!("`count` of policy `{name}` counts no answer: it limits nothing"),
+                "write the statuses that count: count = { status = [401, 403] }",
+            );
+            return None;
+        }
+        if table.status.is_some() && counted.but(resetting) != counted {
+            self.error(
+                Code::E048,
+                count.place,
+                format!("`count` of policy `{name}` counts an answer and forgets all after it"),
+                "take the status out of `status`, or out of `reset_on`",
+            );
+            return None;
+        }
+        Some(Some(Outcomes { counted, resetting }))
     }
 
     /// Fields that mean something for some kinds only.
@@ -172,6 +232,23 @@ impl Builder<'_> {
                 .map(|place| (field, place, kinds))
         };
         let misplaced = [
+            place(
+                "count",
+                match &written.count {
+                    Some(At {
+                        value: Count::By(_),
+                        place,
+                    }) => Some(*place),
+                    _ => None,
+                },
+                &[
+                    Kind::FixedWindow,
+                    Kind::SlidingLog,
+                    Kind::SlidingCounter,
+                    Kind::TokenBucket,
+                    Kind::LeakyBucket,
+                ],
+            ),
             place(
                 "burst",
                 written.burst.as_ref().map(|at| at.place),
@@ -200,15 +277,21 @@ impl Builder<'_> {
                     Kind::SlidingLog,
                     Kind::SlidingCounter,
                     Kind::TokenBucket,
+                    Kind::Concurrency,
                 ],
             ),
         ];
         if let (Some(lease), Some(Scope::Local)) = (&written.lease, value(&written.store)) {
+            let why = if kind == Kind::Concurrency {
+                "what is in flight in a gateway that dies ends with it"
+            } else {
+                "what each gateway counts for itself it need not take ahead"
+            };
             self.error(
                 Code::E030,
                 lease.place,
                 format!("`lease` means nothing for store = \"local\", in policy `{name}`"),
-                "take it out: what each gateway counts for itself it need not take ahead",
+                format!("take it out: {why}"),
             );
         }
         for (field, place, kinds) in misplaced.into_iter().flatten() {
@@ -244,10 +327,17 @@ impl Builder<'_> {
         position
     }
 
-    fn rule(&self, name: &str, written: &Written) -> Option<Rule> {
+    fn rule(&self, common: &Common<'_>, written: &Written) -> Option<Rule> {
+        let name = common.name;
         let kind = value(&written.kind)?;
         let limit_at = written.limit.as_ref()?;
-        let limit = limit_at.value;
+        let limit = match (kind, limit_at.value) {
+            (Kind::Concurrency, LimitOf::AtOnce(units)) => {
+                return self.concurrency(units, written);
+            }
+            (kind, of) => self.rate(name, kind, limit_at.place, of)?.limit,
+        };
+        let goes_with_anchor = self.check_calendar(name, written);
         let burst = match &written.burst {
             Some(burst) => non_zero(burst.value.0)?,
             None => limit.count,
@@ -255,7 +345,7 @@ impl Builder<'_> {
         let max_wait_us = value(&written.max_wait).map(|wait| micros(wait.0));
         let built = match kind {
             Kind::FixedWindow => {
-                let anchor = value(&written.anchor).unwrap_or(Anchor::Epoch);
+                let anchor = common.calendars.anchor(value(&written.anchor));
                 FixedWindow::new(limit, anchor).map(Rule::FixedWindow)
             }
             Kind::SlidingLog => SlidingLog::new(limit).map(Rule::SlidingLog),
@@ -265,6 +355,8 @@ impl Builder<'_> {
             }
             Kind::TokenBucket => TokenBucket::new(limit, burst).map(Rule::TokenBucket),
             Kind::LeakyBucket => LeakyBucket::new(limit, burst, max_wait_us).map(Rule::LeakyBucket),
+            // Built above: it has no window.
+            Kind::Concurrency => return None,
         };
         built
             .map_err(|TooLarge { found, largest }| {
@@ -277,6 +369,7 @@ impl Builder<'_> {
                 );
             })
             .ok()
+            .filter(|_| goes_with_anchor)
     }
 
     fn check_cost(&self, name: &str, written: &Written, rule: &Rule) {
@@ -329,14 +422,17 @@ impl Builder<'_> {
 }
 
 /// What building a policy needs beside what is written.
-struct Common<'a> {
+pub(super) struct Common<'a> {
     index: usize,
-    name: &'a str,
+    pub(super) name: &'a str,
     on_failure: OnStoreFailure,
     instances: NonZeroU32,
+    /// The longest that the shared store is waited for.
+    pub(super) patience: Duration,
     shadow: bool,
     rejects: &'a [&'a str],
     given_back: &'a BTreeSet<&'a str>,
+    calendars: &'a Calendars,
     reject_table: Option<&'a At<Named<Reject>>>,
 }
 
@@ -384,10 +480,15 @@ fn generation(rule: &Rule, written: &Written, key: &[KeySource]) -> Generation {
     };
     part(&STATE_FORMAT.to_le_bytes());
     part(rule.kind().as_bytes());
-    part(&rule.limit().window_us.get().to_le_bytes());
-    let from_first = value(&written.anchor) == Some(Anchor::FirstRequest);
+    let window_us = rule.limit().map_or(0, |limit| limit.window_us.get());
+    part(&window_us.to_le_bytes());
+    let from_first = value(&written.anchor) == Some(AnchorAt::FirstRequest);
     let strict = value(&written.strict) == Some(true);
     part(&[u8::from(from_first), u8::from(strict)]);
+    if let Some(calendar) = rule.calendar() {
+        part(calendar.unit().as_str().as_bytes());
+        part(calendar.zone().as_bytes());
+    }
     for source in key {
         part(source.to_string().as_bytes());
     }
@@ -403,6 +504,7 @@ impl Kind {
             Self::SlidingCounter => "sliding-counter",
             Self::TokenBucket => "token-bucket",
             Self::LeakyBucket => "leaky-bucket",
+            Self::Concurrency => "concurrency",
         }
     }
 }

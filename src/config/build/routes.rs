@@ -104,6 +104,7 @@ impl Builder<'_> {
                 index,
                 action: action?,
                 demands: demands?,
+                priority: value(&written.priority)?,
                 strip_prefix: strip_prefix?,
                 add_headers: add_headers?,
                 timeout: value(&written.timeout).map(|timeout| timeout.0),

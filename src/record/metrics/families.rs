@@ -8,6 +8,7 @@ use prometheus::{
 
 use super::labels::{CodeClass, Fault, Proof, Proven};
 use crate::clock::wall_now_us;
+use crate::shed::{Priority, Reason};
 
 /// The tier label of a policy's own limit.
 pub(super) const TIER: &str = "default";
@@ -29,6 +30,12 @@ pub struct Families {
     registry: Registry,
     /// Requests being served.
     pub in_flight: IntGauge,
+    /// Requests in flight, and those of them that are unanswered.
+    pub load_requests: [IntGauge; 2],
+    /// How many of each there may be.
+    pub load_limits: [IntGauge; 2],
+    /// Requests turned away because the gateway was full, by priority and reason.
+    shed: [[IntCounter; Reason::ALL.len()]; Priority::ALL.len()],
     /// Connections of clients.
     pub connections: IntGauge,
     /// Those closed since there were too many: in all, and from one address.
@@ -41,12 +48,18 @@ pub struct Families {
     pub overhead: Histogram,
     /// How long the shared store took to decide.
     pub store_check: Histogram,
+    /// How long it took to correct what was charged.
+    pub store_settle: Histogram,
     /// Whether the shared store answers.
     pub store_up: IntGauge,
     /// Servers of the shared store that are asked (breaker closed), and that are left alone (open).
     pub store_nodes: [IntGauge; 2],
     /// Gateways that share the store, as far as it is known.
     pub store_instances: IntGauge,
+    /// Units in flight here that the shared store counts.
+    pub store_slots: IntGauge,
+    /// Of these, those that it had lost and was told anew.
+    pub store_slots_restored: IntCounter,
     /// Entries of the store in process.
     pub local_keys: IntGauge,
     /// Lines of the access log that were dropped.
@@ -63,6 +76,7 @@ pub struct Families {
     pub(super) near_limit: IntCounterVec,
     pub(super) queue_waits: HistogramVec,
     pub(super) queue_depths: IntGaugeVec,
+    pub(super) in_use: IntGaugeVec,
     pub(super) limits: IntGaugeVec,
     pub(super) upstream_requests: IntCounterVec,
     pub(super) upstream_durations: HistogramVec,
@@ -85,6 +99,14 @@ impl Families {
             "Connections closed at once since there were too many, by which limit.",
             &["reason"],
         )?;
+        let shed = make.counters(
+            "tollgate_shed_total",
+            "Requests turned away because the gateway was full.",
+            &["priority", "reason"],
+        )?;
+        let states = |gauges: IntGaugeVec| {
+            ["in_flight", "unanswered"].map(|state| gauges.with_label_values(&[state]))
+        };
         let nodes = make.gauges(
             "tollgate_store_nodes",
             "Servers of the shared store, by whether they are asked.",
@@ -94,6 +116,12 @@ impl Families {
             "tollgate_bad_requests_total",
             "Requests refused or cut off for their form, their size or their slowness.",
             &["reason"],
+        )?;
+        let store_durations = make.histograms(
+            "tollgate_store_request_duration_seconds",
+            "How long the shared store took.",
+            &["op"],
+            &STORE_BUCKETS,
         )?;
         let identified = make.counters(
             "tollgate_identity_total",
@@ -128,6 +156,20 @@ impl Families {
                 &["route", "policy", "decision", "source"],
             )?,
             in_flight: make.gauge("tollgate_http_in_flight_requests", "Requests being served.")?,
+            load_requests: states(make.gauges(
+                "tollgate_load_requests",
+                "Requests that load shedding counts.",
+                &["state"],
+            )?),
+            load_limits: states(make.gauges(
+                "tollgate_load_limit",
+                "How many of them there may be now; 0 without load shedding.",
+                &["state"],
+            )?),
+            shed: Priority::ALL.map(|priority| {
+                Reason::ALL
+                    .map(|reason| shed.with_label_values(&[priority.as_str(), reason.as_str()]))
+            }),
             connections: make.gauge("tollgate_connections", "Connections of clients.")?,
             connections_refused: ["total", "address"]
                 .map(|reason| refused.with_label_values(&[reason])),
@@ -145,14 +187,8 @@ impl Families {
                 "The gateway's own time in a request, without queue and upstream.",
                 &OVERHEAD_BUCKETS,
             )?,
-            store_check: make
-                .histograms(
-                    "tollgate_store_request_duration_seconds",
-                    "How long the shared store took.",
-                    &["op"],
-                    &STORE_BUCKETS,
-                )?
-                .with_label_values(&["check"]),
+            store_check: store_durations.with_label_values(&["check"]),
+            store_settle: store_durations.with_label_values(&["settle"]),
             store_errors: {
                 let errors = make.counters(
                     "tollgate_store_errors_total",
@@ -181,6 +217,17 @@ impl Families {
                 "tollgate_store_instances",
                 "Gateways last seen in the shared store; 0 without one.",
             )?,
+            store_slots: make.gauge(
+                "tollgate_store_slots",
+                "Units in flight here that the shared store counts.",
+            )?,
+            store_slots_restored: make
+                .counters(
+                    "tollgate_store_slots_restored_total",
+                    "Units in flight that the shared store had lost, and was told anew.",
+                    &[],
+                )?
+                .with_label_values::<&str>(&[]),
             local_keys: make.gauge(
                 "tollgate_store_local_keys",
                 "Entries of the store in process.",
@@ -209,9 +256,14 @@ impl Families {
                 "Requests that wait for their turn.",
                 &["policy"],
             )?,
+            in_use: make.gauges(
+                "tollgate_policy_concurrency_in_use",
+                "Units in flight here of concurrency that counts everybody together.",
+                &["policy"],
+            )?,
             limits: make.gauges(
                 "tollgate_policy_limit",
-                "Configured units per window.",
+                "Configured units per window, or at once.",
                 &["policy", "tier"],
             )?,
             upstream_requests: make.counters(
@@ -276,6 +328,14 @@ impl Families {
         if from_one_address { address } else { total }.inc();
     }
 
+    /// Counts a request that was turned away because the gateway was full.
+    pub fn shed(&self, priority: Priority, reason: Reason) {
+        let of_priority = self.shed.get(priority as usize);
+        if let Some(counter) = of_priority.and_then(|by_reason| by_reason.get(reason as usize)) {
+            counter.inc();
+        }
+    }
+
     /// Counts what a client did wrong.
     pub fn bad_request(&self, fault: Fault) {
         if let Some(counter) = self.bad_requests.get(fault as usize) {
@@ -337,6 +397,7 @@ impl Families {
         let _ = self.near_limit.remove_label_values(&[name]);
         let _ = self.queue_waits.remove_label_values(&[name]);
         let _ = self.queue_depths.remove_label_values(&[name]);
+        let _ = self.in_use.remove_label_values(&[name]);
         let _ = self.limits.remove_label_values(&[name, TIER]);
     }
 

@@ -13,7 +13,7 @@ pub use families::Families;
 pub use labels::{CodeClass, Fault, Proof, Proven, Verdict};
 pub use route::RouteMetrics;
 
-use crate::check::Policy;
+use crate::check::{KeySource, Policy};
 use families::TIER;
 
 /// The route label of requests that no route matched.
@@ -64,6 +64,8 @@ pub struct PolicyMetrics {
     pub queue_wait: Histogram,
     /// Requests that wait now.
     pub queue_depth: IntGauge,
+    /// Units in flight, of concurrency that counts everybody together.
+    pub in_use: Option<IntGauge>,
 }
 
 /// The series of an upstream.
@@ -170,13 +172,15 @@ impl PolicyMetrics {
         families
             .limits
             .with_label_values(&[name, TIER])
-            .set(i64::try_from(policy.rule.limit().count.get()).unwrap_or(i64::MAX));
+            .set(i64::try_from(policy.rule.count().get()).unwrap_or(i64::MAX));
         Self {
             name: name.into(),
             units: families.units.with_label_values(&[name]),
             near_limit: families.near_limit.with_label_values(&[name]),
             queue_wait: families.queue_waits.with_label_values(&[name]),
             queue_depth: families.queue_depths.with_label_values(&[name]),
+            in_use: (policy.rule.lends() && *policy.key == [KeySource::Global])
+                .then(|| families.in_use.with_label_values(&[name])),
         }
     }
 }

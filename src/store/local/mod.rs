@@ -21,10 +21,10 @@ pub use self::key::Outage;
 use self::shard::Shard;
 use self::snapshot::Kept;
 pub use self::snapshot::SnapshotError;
-use super::StoreError;
+use super::{Settlement, StoreError};
 use crate::check::{Check, KeySecret};
 use crate::clock::Clock;
-use crate::decide::{Ask, Change, Charge, Decision, Timestamp, decide_all};
+use crate::decide::{Ask, Change, Cost, Decision, State, Timestamp, decide_all};
 
 /// How many shards there are: more than threads, so that these seldom meet.
 const SHARDS: usize = 64;
@@ -140,10 +140,9 @@ impl LocalStore {
             .sum();
         self.reserve(added, &keys, &mut held, now)?;
         let mut decisions = Vec::with_capacity(steps.len());
-        for (key, (change, decision)) in keys.iter().zip(steps) {
+        for ((check, key), (change, decision)) in checks.iter().zip(&keys).zip(steps) {
             if let Some(shard) = held.shard_mut(key) {
-                let fresh_at = now.as_micros().saturating_add(decision.reset_after_us);
-                shard.apply(*key, change, Timestamp::from_micros(fresh_at));
+                shard.apply(*key, change, check.rule.fresh_at(now, &decision));
             }
             decisions.push(decision);
         }
@@ -165,8 +164,7 @@ impl LocalStore {
         let kept = slot.as_ref().map(|slot| slot.state());
         let (change, decision) = check.rule.decide(kept, now, check.cost);
         if change != Change::None {
-            let fresh_at =
-                Timestamp::from_micros(now.as_micros().saturating_add(decision.reset_after_us));
+            let fresh_at = check.rule.fresh_at(now, &decision);
             if let Some(slot) = slot {
                 slot.apply(change, fresh_at);
             } else {
@@ -191,21 +189,50 @@ impl LocalStore {
         Outage::from_number(self.outage.load(Ordering::Relaxed))
     }
 
-    /// Undoes these charges, made in this outage if it is one, as far as nobody gains by it. Give it only those that were
-    /// made: not one in shadow that denied, and none of a request that was denied.
-    pub fn refund(&self, outage: Outage, charged: &[(Check<'_>, Charge)]) {
-        let keys: Vec<_> = charged
+    /// Settles these charges, made in this outage if it is one. Give it only those that were made: not one in shadow that
+    /// denied, and none of a request that was denied.
+    ///
+    /// What is charged late to a key that is gone finds no place in a store that is full of others, and is then not counted.
+    pub fn settle(&self, outage: Outage, settlements: &[Settlement<'_>]) {
+        let keys: Vec<_> = settlements
             .iter()
-            .map(|(check, _)| Key::of(check, outage))
+            .map(|settlement| Key::of(&settlement.check, outage))
             .collect();
         let mut held = self.lock(&keys);
         let now = self.clock.now();
-        for ((check, charge), key) in charged.iter().zip(&keys) {
-            let Some(shard) = held.shard_mut(key) else {
-                continue;
+        for (settlement, key) in settlements.iter().zip(&keys) {
+            let Settlement {
+                check,
+                charge,
+                settled,
+            } = settlement;
+            let known = held
+                .shard(key)
+                .is_some_and(|shard| shard.get(key).is_some());
+            let fresh_at = |state: &State| {
+                let found = check.rule.decide(Some(state), now, Cost::NONE).1;
+                check.rule.fresh_at(now, &found)
             };
-            let gone = shard.replace(key, |kept| check.rule.refund(kept, *charge, now));
-            self.keys.fetch_sub(usize::from(gone), Ordering::Relaxed);
+            if known {
+                let Some(shard) = held.shard_mut(key) else {
+                    continue;
+                };
+                let gone = shard.replace(key, |kept| {
+                    let left = check.rule.settle(Some(kept), *charge, *settled, now)?;
+                    let fresh_at = fresh_at(&left);
+                    Some((left, fresh_at))
+                });
+                self.keys.fetch_sub(usize::from(gone), Ordering::Relaxed);
+            } else if let Some(state) = check.rule.settle(None, *charge, *settled, now)
+                && self.reserve(1, &keys, &mut held, now).is_ok()
+                && let Some(shard) = held.shard_mut(key)
+            {
+                shard.add(Kept {
+                    key: *key,
+                    fresh_at: fresh_at(&state),
+                    state,
+                });
+            }
         }
     }
 

@@ -78,11 +78,11 @@ impl Shard {
         self.slots.get_mut(place)
     }
 
-    /// Every state that counts at `now`, in this outage if it was counted in one.
+    /// Every state that counts at `now`, in this outage if it was counted in one, and would after a restart.
     pub(super) fn kept(&self, now: Timestamp, outage: Outage) -> impl Iterator<Item = Kept> {
         self.slots
             .iter()
-            .filter(move |slot| slot.counts(now, outage))
+            .filter(move |slot| slot.counts(now, outage) && slot.state.outlives_process())
             .map(|slot| Kept {
                 key: slot.key,
                 state: slot.state.clone(),
@@ -123,11 +123,12 @@ impl Shard {
         self.chains.add(&self.slots);
     }
 
-    /// Lets `change` make another state of the one that is kept, or nothing: then it says true.
+    /// Lets `change` make another state of the one that is kept, and say from when on it equals a fresh one; or nothing:
+    /// then it says true.
     pub(super) fn replace(
         &mut self,
         key: &Key,
-        change: impl FnOnce(State) -> Option<State>,
+        change: impl FnOnce(State) -> Option<(State, Timestamp)>,
     ) -> bool {
         let Some(place) = self.chains.find(&self.slots, key) else {
             return false;
@@ -139,8 +140,9 @@ impl Shard {
             &mut slot.state,
             State::SlidingLog(sliding_log::State::default()),
         );
-        if let Some(state) = change(kept) {
+        if let Some((state, fresh_at)) = change(kept) {
             slot.state = state;
+            slot.fresh_at = fresh_at;
             return false;
         }
         self.chains.remove(&mut self.slots, place).is_some()

@@ -1,11 +1,14 @@
-//! What a call asks of a script, as `lua/asked.lua`, `lua/decide.lua` and `lua/refund.lua` read it: one string of packed
-//! numbers. A number that is an argument of its own costs the server more than the arithmetic on it.
+//! What a call asks of a script, as `lua/asked.lua`, `lua/decide.lua`, `lua/settle.lua` and `lua/hold.lua` read it: one
+//! string of packed numbers. A number that is an argument of its own costs the server more than the arithmetic on it.
 
 use std::collections::HashMap;
 
 use super::key::key;
+use super::slots::{Holder, Tell};
 use crate::check::Check;
-use crate::decide::{Anchor, Charge, Cost, Rule};
+use crate::clock::wall_now_us;
+use crate::decide::{Anchor, Cost, Limit, Rule, Settled, Timestamp};
+use crate::store::Settlement;
 
 /// One request, as it stands in a call.
 #[derive(Clone, Debug)]
@@ -16,15 +19,22 @@ pub(crate) struct Part(Vec<Asked>);
 struct Asked {
     key: String,
     rule: Rule,
+    /// Who holds what is taken, where it is lent.
+    holder: Holder,
     cost: Cost,
     shadow: bool,
 }
 
 impl Part {
-    pub(crate) fn new(prefix: &str, checks: &[Check<'_>]) -> Self {
+    pub(crate) fn new(
+        prefix: &str,
+        checks: &[Check<'_>],
+        holder_of: impl Fn(&Check<'_>) -> Holder,
+    ) -> Self {
         let asked = checks.iter().map(|check| Asked {
             key: key(prefix, check),
             rule: check.rule.clone(),
+            holder: holder_of(check),
             cost: check.cost,
             shadow: check.shadow,
         });
@@ -37,18 +47,20 @@ impl Part {
     }
 }
 
-/// What a call asks that decides these requests: the keys, each once, and what is asked about them.
+/// What a call asks that decides these requests, at `now` or at the server's own time: the keys, each once, and what is
+/// asked about them.
 pub(super) fn decisions<'p>(
     parts: impl Iterator<Item = &'p Part> + Clone,
+    now: Option<Timestamp>,
     slack_ms: u64,
 ) -> (Vec<&'p str>, Vec<u8>) {
     let rules = Rules::of(
         parts
             .clone()
             .flat_map(|part| &part.0)
-            .map(|asked| &asked.rule),
+            .map(|asked| (&asked.rule, asked.holder)),
     );
-    let mut bytes = rules.head(slack_ms);
+    let mut bytes = rules.head(now, slack_ms);
     let (mut keys, mut numbers) = (Vec::new(), HashMap::new());
     for Part(checks) in parts {
         for (place, asked) in checks.iter().enumerate() {
@@ -58,7 +70,7 @@ pub(super) fn decisions<'p>(
             });
             let is_last = place.saturating_add(1) == checks.len();
             bytes.extend(number_of_key.to_be_bytes());
-            bytes.extend(rules.number_of(&asked.rule).to_be_bytes());
+            bytes.extend(rules.number_of(&asked.rule, asked.holder).to_be_bytes());
             add_six(&mut bytes, asked.cost.units());
             bytes.push(u8::from(!asked.shadow) | u8::from(is_last) << 1);
         }
@@ -66,55 +78,84 @@ pub(super) fn decisions<'p>(
     (keys, bytes)
 }
 
-/// What a call asks that gives back these charges.
-pub(super) fn refunds(charged: &[(Check<'_>, Charge)], slack_ms: u64) -> Vec<u8> {
-    let rules = Rules::of(charged.iter().map(|(check, _)| check.rule));
-    let mut bytes = rules.head(slack_ms);
-    for (check, charge) in charged {
-        bytes.extend(rules.number_of(check.rule).to_be_bytes());
+/// What a call asks that settles these charges, at `now` or at the server's own time.
+pub(super) fn settlements(
+    settlements: &[Settlement<'_>],
+    now: Option<Timestamp>,
+    slack_ms: u64,
+) -> Vec<u8> {
+    let nobody = Holder::default();
+    let rules = settlements.iter().map(|it| (it.check.rule, nobody));
+    let rules = Rules::of(rules);
+    let mut bytes = rules.head(now, slack_ms);
+    for Settlement {
+        check,
+        charge,
+        settled,
+    } in settlements
+    {
+        bytes.extend(rules.number_of(check.rule, nobody).to_be_bytes());
         add_seven(&mut bytes, charge.at.as_micros());
         add_six(&mut bytes, charge.cost.units());
         add_seven(&mut bytes, charge.reset_after_us);
+        let spent = match settled {
+            Settled::Spent(cost) => cost.units(),
+            // More than any cost.
+            Settled::Forgotten => u64::MAX,
+        };
+        add_six(&mut bytes, spent);
     }
     bytes
 }
 
-/// The rules of a call, each once, by kind.
-struct Rules<'a>(Vec<&'a Rule>);
+/// What a call asks that says what is held.
+pub(super) fn held(tells: &[Tell], slack_ms: u64) -> Vec<u8> {
+    let rules = Rules::of(tells.iter().map(|tell| (&tell.rule, tell.holder)));
+    // No calendar is among them.
+    let mut bytes = rules.head(None, slack_ms);
+    for tell in tells {
+        bytes.extend(rules.number_of(&tell.rule, tell.holder).to_be_bytes());
+        bytes.extend(tell.more.to_be_bytes());
+    }
+    bytes
+}
+
+/// The rules of a call, each once for everybody who holds what it lends, by kind.
+struct Rules<'a>(Vec<(&'a Rule, Holder)>);
 
 impl<'a> Rules<'a> {
-    fn of(rules: impl Iterator<Item = &'a Rule>) -> Self {
-        let mut distinct: Vec<&Rule> = Vec::new();
+    fn of(rules: impl Iterator<Item = (&'a Rule, Holder)>) -> Self {
+        let mut distinct: Vec<(&Rule, Holder)> = Vec::new();
         for rule in rules {
             if !distinct.contains(&rule) {
                 distinct.push(rule);
             }
         }
-        distinct.sort_by_key(|rule| place_of(rule));
+        distinct.sort_by_key(|(rule, _)| place_of(rule));
         Self(distinct)
     }
 
-    fn number_of(&self, rule: &Rule) -> u16 {
-        let place = self.0.iter().position(|known| *known == rule);
+    fn number_of(&self, rule: &Rule, holder: Holder) -> u16 {
+        let place = self.0.iter().position(|known| *known == (rule, holder));
         number(place.map_or(0, |place| place.saturating_add(1)))
     }
 
     /// What a call begins with: `lua/asked.lua`.
-    fn head(&self, slack_ms: u64) -> Vec<u8> {
+    fn head(&self, now: Option<Timestamp>, slack_ms: u64) -> Vec<u8> {
         let mut head = Vec::with_capacity(128);
         add_seven(&mut head, slack_ms);
         for kind in 0..KINDS {
-            let of_kind = self.0.iter().filter(|rule| place_of(rule) == kind);
+            let of_kind = self.0.iter().filter(|(rule, _)| place_of(rule) == kind);
             head.extend(number(of_kind.count()).to_be_bytes());
         }
-        for rule in &self.0 {
-            add_numbers(&mut head, rule);
+        for (rule, holder) in &self.0 {
+            add_numbers(&mut head, rule, *holder, now);
         }
         head
     }
 }
 
-const KINDS: usize = 5;
+const KINDS: usize = 6;
 
 /// The place of a rule's kind among those of the scripts.
 const fn place_of(rule: &Rule) -> usize {
@@ -124,6 +165,7 @@ const fn place_of(rule: &Rule) -> usize {
         Rule::FixedWindow(_) => 2,
         Rule::SlidingCounter(_) => 3,
         Rule::SlidingLog(_) => 4,
+        Rule::Concurrency(_) => 5,
     }
 }
 
@@ -132,14 +174,13 @@ fn number(of: usize) -> u16 {
     u16::try_from(of).unwrap_or(u16::MAX)
 }
 
-/// Adds what the kind's script says of its numbers.
-fn add_numbers(bytes: &mut Vec<u8>, rule: &Rule) {
+/// Adds what the kind's script says of its numbers, which is asked at `now` or at the server's own time.
+fn add_numbers(bytes: &mut Vec<u8>, rule: &Rule, holder: Holder, now: Option<Timestamp>) {
     let mut add = |numbers: &[u64]| {
         for number in numbers {
             add_seven(bytes, *number);
         }
     };
-    let (count, window_us) = (rule.limit().count.get(), rule.limit().window_us.get());
     match rule {
         Rule::TokenBucket(rule) => add(&rule.script_numbers()),
         Rule::LeakyBucket(rule) => {
@@ -148,15 +189,34 @@ fn add_numbers(bytes: &mut Vec<u8>, rule: &Rule) {
             add(&[rule.max_wait_us().unwrap_or(u64::MAX)]);
         }
         Rule::FixedWindow(rule) => {
-            add(&[count, window_us]);
-            bytes.push(u8::from(rule.anchor() == Anchor::Epoch));
+            add(&numbers_of(rule.limit()));
+            match rule.anchor() {
+                Anchor::FirstRequest => bytes.push(0),
+                Anchor::Epoch => bytes.push(1),
+                Anchor::Calendar(calendar) => {
+                    bytes.push(2);
+                    // Our clock only says which edges the script may need: it picks by its own.
+                    let now = now.unwrap_or_else(|| Timestamp::from_micros(wall_now_us()));
+                    for edge in calendar.edges_around(now) {
+                        bytes.extend(edge.to_be_bytes());
+                    }
+                }
+            }
         }
         Rule::SlidingCounter(rule) => {
-            add(&[count, window_us]);
+            add(&numbers_of(rule.limit()));
             add(&rule.script_numbers());
         }
-        Rule::SlidingLog(_) => add(&[count, window_us]),
+        Rule::SlidingLog(rule) => add(&numbers_of(rule.limit())),
+        Rule::Concurrency(rule) => {
+            add(&[rule.limit().get(), rule.lease_us().get()]);
+            bytes.extend(holder.as_bytes());
+        }
     }
+}
+
+const fn numbers_of(limit: Limit) -> [u64; 2] {
+    [limit.count.get(), limit.window_us.get()]
 }
 
 /// Adds a number that is less than 2^56, as all of ours are.

@@ -9,12 +9,13 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use super::batch::{self, Decided, Undecided};
 use super::failure::{Blame, Redirect, classify, is_no_script, redirect};
 use super::node::{Link, Node};
-use super::script::{self, DECIDE, Part, REFUND, Script};
+use super::script::{self, DECIDE, HOLD, Part, SETTLE, Script};
+use super::slots::{Asking, Tell};
 use super::{SIMULATION_SLACK_MS, SLACK_MS, Servers, ValkeyStore};
 use crate::check::Check;
 use crate::clock::Clock;
-use crate::decide::{Charge, Timestamp};
-use crate::store::{Cause, StoreError};
+use crate::decide::Timestamp;
+use crate::store::{Cause, Settlement, StoreError};
 
 /// How often one call is sent on, each time by a server that did not make it.
 const TRIES_MAX: usize = 8;
@@ -25,15 +26,17 @@ const MOVING_PAUSE: Duration = Duration::from_millis(2);
 /// What a call is to do.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Job<'j, 'a> {
-    Decide(&'j [Check<'a>]),
-    Refund(&'j [(Check<'a>, Charge)]),
+    Decide(&'j [Check<'a>], &'j Asking<'j>),
+    Settle(&'j [Settlement<'a>]),
+    Hold(&'j [Tell]),
 }
 
 impl Job<'_, '_> {
     fn script(&self) -> &'static Script {
         match self {
-            Self::Decide(_) => &DECIDE,
-            Self::Refund(_) => &REFUND,
+            Self::Decide(..) => &DECIDE,
+            Self::Settle(_) => &SETTLE,
+            Self::Hold(_) => &HOLD,
         }
     }
 
@@ -41,15 +44,22 @@ impl Job<'_, '_> {
         let slack_ms = now.map_or(SLACK_MS, |_| SIMULATION_SLACK_MS);
         let sha = self.script().sha();
         match self {
-            Self::Decide(checks) => script::call(sha, prefix, checks, now, slack_ms),
-            Self::Refund(charged) => script::refund_call(sha, prefix, charged, now, slack_ms),
+            Self::Decide(checks, asking) => {
+                let part = Part::new(prefix, checks, |check| asking.holder_of(check));
+                script::call_parts(sha, [&part], now, slack_ms)
+            }
+            Self::Settle(settlements) => {
+                script::settle_call(sha, prefix, settlements, now, slack_ms)
+            }
+            Self::Hold(tells) => script::hold_call(sha, tells, now, slack_ms),
         }
     }
 
     const fn len(&self) -> usize {
         match self {
-            Self::Decide(checks) => checks.len(),
-            Self::Refund(charged) => charged.len(),
+            Self::Decide(checks, _) => checks.len(),
+            Self::Settle(settlements) => settlements.len(),
+            Self::Hold(tells) => tells.len(),
         }
     }
 }
@@ -81,6 +91,16 @@ pub(super) enum Failed {
     /// Its keys are in two places at the moment: each alone has one.
     Scattered(StoreError),
     Final(StoreError),
+}
+
+impl Failed {
+    /// Whether the call may have been made, for all that is known.
+    pub(super) const fn may_have_run(&self) -> bool {
+        match self {
+            Self::Scattered(_) => false,
+            Self::Final(error) => !matches!(error, StoreError::NotRun(..) | StoreError::Full),
+        }
+    }
 }
 
 impl From<Failed> for StoreError {
@@ -200,8 +220,8 @@ impl ValkeyStore {
         deadline: Instant,
     ) -> Result<Decided, Refused> {
         let answer = match (way, job) {
-            (Way::Together(slot), Job::Decide(checks)) => {
-                let part = Part::new(&self.prefix, checks);
+            (Way::Together(slot), Job::Decide(checks, asking)) => {
+                let part = Part::new(&self.prefix, checks, |check| asking.holder_of(check));
                 link.decide(part, slot, deadline).await
             }
             _ => self.call_alone(link, job, way, deadline).await,

@@ -15,7 +15,7 @@ use super::Settings;
 use super::announce::{self, Announcer};
 use super::failure::{Blame, classify, redirect};
 use super::node::{Node, TELL_AGAIN_AFTER, chance, once_open};
-use super::script::{DECIDE, REFUND};
+use super::script::{DECIDE, HOLD, SETTLE};
 use crate::clock::monotonic_now;
 use crate::store::{Cause, StoreError};
 
@@ -123,7 +123,8 @@ impl Keeper {
             // Before the scripts, so that a server that wants a password says so.
             ping(&mut connection).await?;
             DECIDE.load(&mut connection).await?;
-            REFUND.load(&mut connection).await?;
+            SETTLE.load(&mut connection).await?;
+            HOLD.load(&mut connection).await?;
             self.node.census().connected(monotonic_now());
             self.hear(&mut connection).await?;
             RedisResult::Ok(Candidate { connection, server })

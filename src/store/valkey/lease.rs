@@ -282,7 +282,8 @@ impl Lease {
 
 /// How long what is leased of this rule can be spent.
 fn lasts(rule: &Rule) -> Duration {
-    Duration::from_micros(rule.limit().window_us.get() / LASTS_OF_WINDOW)
+    let window_us = rule.limit().map_or(0, |limit| limit.window_us.get());
+    Duration::from_micros(window_us / LASTS_OF_WINDOW)
 }
 
 /// For how long a lease of this rule is to be enough.

@@ -13,6 +13,7 @@ mod cluster;
 pub mod deny_cache;
 pub mod dial;
 mod failure;
+mod hold;
 mod keeper;
 pub mod key;
 pub mod lease;
@@ -21,6 +22,7 @@ mod node;
 mod reserve;
 pub mod script;
 pub mod sentinel;
+pub mod slots;
 pub mod tls;
 mod topology;
 mod whose;
@@ -47,6 +49,7 @@ use lease::Leases;
 use node::Node;
 pub use reserve::{Reserved, Spared};
 pub use sentinel::Sentinels;
+use slots::Slots;
 pub use tls::{Tls, TlsError};
 
 /// How Valkey is reached.
@@ -97,6 +100,7 @@ pub struct ValkeyStore {
     announcer: Option<Arc<Announcer>>,
     denials: DenyCache,
     leases: Leases,
+    slots: Slots,
     /// How often an outage ended.
     recoveries: AtomicU32,
 }
@@ -145,6 +149,7 @@ impl ValkeyStore {
             announcer,
             denials: DenyCache::default(),
             leases: Leases::default(),
+            slots: Slots::new(fastrand::u64(..)),
             recoveries: AtomicU32::new(0),
         };
         (store, connector)

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use super::batch::Decided;
 use super::calls::{Failed, Job};
@@ -18,9 +18,9 @@ use super::{Servers, ValkeyStore};
 use crate::check::{Check, Policy};
 use crate::clock::monotonic_now;
 use crate::decide::{Charge, Decision, Verdict};
-use crate::store::{StoreError, charged};
+use crate::store::{Cause, Settlement, StoreError, charged};
 
-/// How many charges of one server are given back in one call at most.
+/// How many leases of one server are given back in one call at most.
 const GIVEN_BACK_MAX: usize = 64;
 
 /// What became of the checks of one request.
@@ -156,14 +156,14 @@ impl ValkeyStore {
     async fn ask<'a>(&self, checks: &[Check<'a>], deadline: Instant) -> Reserved<'a> {
         let mut reserved = Reserved::default();
         if matches!(self.servers, Servers::One(_)) {
-            let outcome = self.make(None, Job::Decide(checks), deadline).await;
+            let outcome = self.decide(None, checks, deadline).await;
             reserved.add(checks, outcome.map_err(StoreError::from));
             return reserved;
         }
         let parts = by_slot(checks, |check| check);
         let calls = parts
             .iter()
-            .map(|(slot, part)| self.make(Some(*slot), Job::Decide(part), deadline));
+            .map(|(slot, part)| self.decide(Some(*slot), part, deadline));
         let mut scattered = Vec::new();
         for ((slot, part), outcome) in parts.iter().zip(join_all(calls).await) {
             match outcome {
@@ -176,68 +176,135 @@ impl ValkeyStore {
         reserved.is_scattered = !scattered.is_empty();
         let calls = scattered
             .iter()
-            .map(|(slot, part)| self.make(Some(*slot), Job::Decide(part), deadline));
+            .map(|(slot, part)| self.decide(Some(*slot), part, deadline));
         for ((_, part), outcome) in scattered.iter().zip(join_all(calls).await) {
             reserved.add(part, outcome.map_err(StoreError::from));
         }
         reserved
     }
 
+    /// Makes the call that decides these, and keeps track of what it takes of concurrency.
+    async fn decide(
+        &self,
+        slot: Option<u16>,
+        checks: &[Check<'_>],
+        deadline: Instant,
+    ) -> Result<Decided, Failed> {
+        let settled = self.slots.settled(&self.prefix, checks, monotonic_now());
+        if timeout_at(deadline, settled).await.is_err() {
+            let why = "the store is not told in time what was given back".to_owned();
+            return Err(Failed::Final(StoreError::NotRun(Cause::Timeout, why)));
+        }
+        let asking = self
+            .slots
+            .ask(&self.prefix, checks, monotonic_now())
+            .ok_or_else(|| Failed::Final(StoreError::Full))?;
+        let outcome = self
+            .make(slot, Job::Decide(checks, &asking), deadline)
+            .await;
+        match &outcome {
+            Ok((at, decisions)) => {
+                let charged = charged(checks, decisions, *at);
+                asking.end(|index| charged.iter().any(|(check, _)| check.policy.index == index));
+            }
+            Err(failed) if !failed.may_have_run() => asking.end(|_| false),
+            Err(_) => drop(asking),
+        }
+        outcome
+    }
+
     /// Gives back what a request charged that is denied after all, as far as nobody gains by it, and has the decisions
     /// tell what is left then. What cannot be given back within the store's deadline stays charged.
     pub async fn give_back(&self, reserved: &mut Reserved<'_>) {
         let charged = std::mem::take(&mut reserved.charged);
-        if charged.is_empty() {
-            return;
+        let settlements: Vec<_> = charged.into_iter().map(Settlement::given_back).collect();
+        let left = self.settle(&settlements).await;
+        for (settlement, left) in settlements.iter().zip(left.decisions) {
+            let check = &settlement.check;
+            let is_of =
+                |decided: &&mut (Check<'_>, Decision)| decided.0.policy.index == check.policy.index;
+            let Some((_, decision)) = reserved.decided.iter_mut().find(is_of) else {
+                continue;
+            };
+            match left {
+                Some(left) => decision.tell_of(&left),
+                None if check.rule.lends() => decision.give_back(check.rule, check.cost),
+                None => {}
+            }
+        }
+    }
+
+    /// Settles charges, and says what a look at cost 0 finds then, in their order: nothing where that is not known. What
+    /// was lent is given back, in the background.
+    ///
+    /// Returns within the store's deadline. What was not settled by then stays as it was charged, or not: it is not
+    /// tried again.
+    pub async fn settle(&self, settlements: &[Settlement<'_>]) -> Left {
+        let mut found = Left {
+            decisions: vec![None; settlements.len()],
+            failure: None,
+        };
+        let numbered = settlements.iter().copied().enumerate();
+        let (lent, numbered): (Vec<_>, Vec<_>) =
+            numbered.partition(|(_, settlement)| settlement.check.rule.lends());
+        for (_, settlement) in lent {
+            self.release(&settlement.check);
+        }
+        if numbered.is_empty() {
+            return found;
         }
         let deadline = Instant::now() + self.timeout();
-        let parts = by_slot(&charged, |(check, _)| check);
+        let parts = match &self.servers {
+            Servers::One(_) => vec![(0, numbered)],
+            Servers::Cluster(_) => by_slot(&numbered, |(_, settlement)| &settlement.check),
+        };
         let calls = parts.iter().map(async |(slot, part)| {
-            match self.make(Some(*slot), Job::Refund(part), deadline).await {
-                Ok((_, left)) => left,
+            let slot = Some(*slot);
+            let all: Vec<_> = part.iter().map(|(_, settlement)| *settlement).collect();
+            match self.make(slot, Job::Settle(&all), deadline).await {
+                Ok((_, left)) => left.into_iter().map(Ok).collect(),
                 Err(Failed::Scattered(_)) => {
-                    let alone = part.iter().map(|charge| {
-                        self.make(
-                            Some(*slot),
-                            Job::Refund(std::slice::from_ref(charge)),
-                            deadline,
-                        )
+                    let alone = all.iter().map(async |settlement| {
+                        let job = Job::Settle(std::slice::from_ref(settlement));
+                        let (_, left) = self.make(slot, job, deadline).await?;
+                        let none = || StoreError::BadReply("found no decision".to_owned());
+                        left.into_iter().next().ok_or_else(none)
                     });
-                    let left = join_all(alone).await;
-                    // Those before one that failed; of the others the decision stays as it was.
-                    left.into_iter()
-                        .map_while(|left| left.ok()?.1.pop())
-                        .collect()
+                    join_all(alone).await
                 }
-                Err(Failed::Final(_)) => Vec::new(),
+                Err(Failed::Final(error)) => vec![Err(error); all.len()],
             }
         });
         for ((_, part), left) in parts.iter().zip(join_all(calls).await) {
-            for ((check, _), left) in part.iter().zip(left) {
-                let is_of = |decided: &&mut (Check<'_>, Decision)| {
-                    decided.0.policy.index == check.policy.index
-                };
-                if let Some((_, decision)) = reserved.decided.iter_mut().find(is_of) {
-                    decision.tell_of(&left);
+            for ((number, _), left) in part.iter().zip(left) {
+                match (left, found.decisions.get_mut(*number)) {
+                    (Ok(left), Some(place)) => *place = Some(left),
+                    (Err(error), _) => found.failure = Some(error),
+                    _ => {}
                 }
             }
         }
+        found
     }
 
     /// Gives back what is leased of these policies and was not spent, as far as nobody gains by it. For a gateway that
     /// stops.
     pub async fn return_leases(&self, policies: &[Arc<Policy>]) {
-        let mut leased = self.leases.take_all(policies);
-        while !leased.is_empty() {
-            let rest = leased.split_off(leased.len().min(GIVEN_BACK_MAX));
-            let mut part = Reserved {
-                charged: leased,
-                ..Reserved::default()
-            };
-            self.give_back(&mut part).await;
-            leased = rest;
+        let leased = self.leases.take_all(policies);
+        for part in leased.chunks(GIVEN_BACK_MAX) {
+            let part: Vec<_> = part.iter().copied().map(Settlement::given_back).collect();
+            self.settle(&part).await;
         }
     }
+}
+
+/// What charges came to that were settled.
+#[derive(Debug)]
+pub struct Left {
+    /// What a look at cost 0 finds then, for each of them: nothing where that is not known.
+    pub decisions: Vec<Option<Decision>>,
+    /// Why some were not settled.
+    pub failure: Option<StoreError>,
 }
 
 /// What has one slot stays together, in its order.

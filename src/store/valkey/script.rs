@@ -1,5 +1,5 @@
-//! The scripts that decide and give back, how they are called, and what they reply. The contracts stand in
-//! `lua/asked.lua`, `lua/decide.lua` and `lua/refund.lua`.
+//! The scripts that decide, settle, and say what is held, how they are called, and what they reply. The contracts stand
+//! in `lua/asked.lua`, `lua/decide.lua`, `lua/settle.lua` and `lua/hold.lua`.
 
 use std::sync::LazyLock;
 
@@ -10,9 +10,10 @@ use sha1::{Digest, Sha1};
 use super::asked;
 pub(crate) use super::asked::Part;
 use super::key::key;
+use super::slots::{Holder, Tell};
 use crate::check::Check;
-use crate::decide::{Charge, Decision, EXACT_MAX, Timestamp, Verdict};
-use crate::store::StoreError;
+use crate::decide::{Decision, EXACT_MAX, Timestamp, Verdict};
+use crate::store::{Settlement, StoreError};
 
 /// Numbers in the reply for each check.
 const FIELDS: usize = 5;
@@ -49,18 +50,22 @@ impl Script {
 /// The script that decides.
 pub(crate) static DECIDE: LazyLock<Script> = LazyLock::new(|| Script::new(source()));
 
-/// The script that gives back.
-pub(crate) static REFUND: LazyLock<Script> = LazyLock::new(|| Script::new(refund_source()));
+/// The script that settles.
+pub(crate) static SETTLE: LazyLock<Script> = LazyLock::new(|| Script::new(settle_source()));
+
+/// The script that says what is held.
+pub(crate) static HOLD: LazyLock<Script> = LazyLock::new(|| Script::new(hold_source()));
 
 /// The library of kinds, a file each, between what a call begins with and what it comes to.
 macro_rules! with_kinds {
-    ($gives_back:literal, $entry:literal) => {
+    ($settles:literal, $entry:literal) => {
         concat!(
-            "#!lua\nlocal gives_back = ",
-            $gives_back,
+            "#!lua\nlocal settles = ",
+            $settles,
             "\n",
             include_str!("../../../lua/exact.lua"),
             include_str!("../../../lua/asked.lua"),
+            include_str!("../../../lua/write.lua"),
             include_str!("../../../lua/bucket.lua"),
             include_str!("../../../lua/token_bucket.lua"),
             include_str!("../../../lua/leaky_bucket.lua"),
@@ -68,6 +73,7 @@ macro_rules! with_kinds {
             include_str!("../../../lua/fixed_window.lua"),
             include_str!("../../../lua/sliding_counter.lua"),
             include_str!("../../../lua/sliding_log.lua"),
+            include_str!("../../../lua/concurrency.lua"),
             include_str!($entry),
         )
     };
@@ -79,10 +85,22 @@ pub const fn source() -> &'static str {
     with_kinds!(false, "../../../lua/decide.lua")
 }
 
-/// The text that gives back.
+/// The text that settles.
 #[must_use]
-pub const fn refund_source() -> &'static str {
-    with_kinds!(true, "../../../lua/refund.lua")
+pub const fn settle_source() -> &'static str {
+    with_kinds!(true, "../../../lua/settle.lua")
+}
+
+/// The text that says what is held.
+#[must_use]
+pub const fn hold_source() -> &'static str {
+    concat!(
+        "#!lua\n",
+        include_str!("../../../lua/exact.lua"),
+        include_str!("../../../lua/asked.lua"),
+        include_str!("../../../lua/concurrency.lua"),
+        include_str!("../../../lua/hold.lua"),
+    )
 }
 
 /// The call that decides `checks` at one instant: the server's own, or `now` in a test.
@@ -99,10 +117,24 @@ pub fn call(
     call_all(sha, prefix, &[checks], now, slack_ms)
 }
 
+/// The same by this holder of what is lent.
+#[must_use]
+pub fn call_by(
+    holder: Holder,
+    sha: &str,
+    prefix: &str,
+    checks: &[Check<'_>],
+    now: Option<Timestamp>,
+    slack_ms: u64,
+) -> Cmd {
+    let part = Part::new(prefix, checks, |_| holder);
+    call_parts(sha, [&part], now, slack_ms)
+}
+
 /// The call that decides several requests one after the other, at one instant, as if each had come alone.
 ///
 /// [`read_reply`] then takes the number of all their checks: some thousands at most, since Lua reads their keys at once.
-/// Equal keys are of one kind, as their generation says.
+/// Equal keys are of one kind, as their generation says. What is lent, one and the same holds.
 #[must_use]
 pub fn call_all(
     sha: &str,
@@ -113,7 +145,7 @@ pub fn call_all(
 ) -> Cmd {
     let parts: Vec<_> = requests
         .iter()
-        .map(|checks| Part::new(prefix, checks))
+        .map(|checks| Part::new(prefix, checks, |_| Holder::default()))
         .collect();
     call_parts(sha, &parts, now, slack_ms)
 }
@@ -125,30 +157,43 @@ pub(crate) fn call_parts<'p>(
     now: Option<Timestamp>,
     slack_ms: u64,
 ) -> Cmd {
-    let (keys, asked) = asked::decisions(parts.into_iter(), slack_ms);
+    let (keys, asked) = asked::decisions(parts.into_iter(), now, slack_ms);
     let mut call = redis::cmd("EVALSHA");
     call.arg(sha).arg(keys.len()).arg(keys).arg(asked);
     add_instant(&mut call, now);
     call
 }
 
-/// The call that gives back what these checks were charged. [`read_reply`] reads what is left then.
-///
-/// Give it only those that charged: not one in shadow that denied, and none of a request that was denied.
+/// The call that says what is held. [`read_reply`] reads as what remains how much that is then.
 #[must_use]
-pub fn refund_call(
+pub fn hold_call(sha: &str, tells: &[Tell], now: Option<Timestamp>, slack_ms: u64) -> Cmd {
+    let mut call = redis::cmd("EVALSHA");
+    call.arg(sha).arg(tells.len());
+    for tell in tells {
+        call.arg(&*tell.key);
+    }
+    call.arg(asked::held(tells, slack_ms));
+    add_instant(&mut call, now);
+    call
+}
+
+/// The call that settles these charges. [`read_reply`] reads what is left then.
+///
+/// Give it only those that were made: not one in shadow that denied, and none of a request that was denied.
+#[must_use]
+pub fn settle_call(
     sha: &str,
     prefix: &str,
-    charged: &[(Check<'_>, Charge)],
+    settlements: &[Settlement<'_>],
     now: Option<Timestamp>,
     slack_ms: u64,
 ) -> Cmd {
     let mut call = redis::cmd("EVALSHA");
-    call.arg(sha).arg(charged.len());
-    for (check, _) in charged {
-        call.arg(key(prefix, check));
+    call.arg(sha).arg(settlements.len());
+    for settlement in settlements {
+        call.arg(key(prefix, &settlement.check));
     }
-    call.arg(asked::refunds(charged, slack_ms));
+    call.arg(asked::settlements(settlements, now, slack_ms));
     add_instant(&mut call, now);
     call
 }
@@ -225,7 +270,7 @@ mod tests {
 
     #[test]
     fn the_sources_have_one_first_line() {
-        for source in [source(), refund_source()] {
+        for source in [source(), settle_source(), hold_source()] {
             assert!(source.starts_with("#!lua\n"));
             assert_eq!(source.matches("#!").count(), 1);
         }

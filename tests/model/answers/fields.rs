@@ -180,6 +180,20 @@ fn each_kind_says_its_quota_and_when_there_is_more() {
             "r=9",
             "nor is this",
         ),
+        (
+            slots(2),
+            allowed(1, MINUTE),
+            "q=2;qu=\"concurrent-requests\"",
+            "r=1",
+            "slots: no window, and nobody knows when",
+        ),
+        (
+            slots(2),
+            denied(0, Some(SECOND), MINUTE),
+            "q=2;qu=\"concurrent-requests\"",
+            "r=0",
+            "none is free",
+        ),
     ] {
         let policy = policy("p", rule);
         let expected = (format!("\"p\";{policies}"), format!("\"p\";{limits}"));

@@ -3,10 +3,44 @@
 use super::*;
 
 #[test]
+fn who_is_turned_away_is_told_why_and_comes_back_when_others_do_not() {
+    let rejects = [
+        Reject::default(),
+        Reject {
+            cors: vec!["https://shop.example".into()],
+            ..Reject::default()
+        },
+    ];
+    let asked = Asked {
+        origin: Some("https://shop.example"),
+        ..asked()
+    };
+    let mut waits = BTreeSet::new();
+    for _ in 0..200 {
+        let answer = refuse(&Settings::default(), &rejects, Refusal::Shed(1), &[], asked);
+        assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
+        let field = |name: &str| answer.headers.get(name).unwrap().to_str().unwrap();
+        assert_eq!(field("cache-control"), "no-store");
+        assert_eq!(field("access-control-allow-origin"), "https://shop.example");
+        let wait: u64 = field("retry-after").parse().unwrap();
+        assert_eq!(
+            std::str::from_utf8(&answer.body).unwrap(),
+            format!(
+                r#"{{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","title":"Request cannot be satisfied due to temporary server capacity constraints","status":503,"detail":"There are too many requests at the moment.","instance":"urn:uuid:{ID}","violated-policies":["load-shedding"],"retry_after_seconds":{wait}}}"#
+            )
+        );
+        waits.insert(wait);
+    }
+    assert_eq!(Vec::from_iter(waits), [1, 2, 3, 4]);
+}
+
+#[test]
 fn each_refusal_is_these_bytes() {
     let login = policy("login", log(5, MINUTE));
     let quota = [ruling(&login, denied(0, Some(12_400_000), 40 * SECOND))];
     let never = [ruling(&login, denied(5, None, 0))];
+    let reports = policy("report-slots", slots(2));
+    let in_use = [ruling(&reports, denied(0, Some(SECOND), MINUTE))];
     let id = format!("x-request-id: {ID}");
     for (refusal, rulings, status, fields, body, reason) in [
         (
@@ -24,6 +58,14 @@ fn each_refusal_is_these_bytes() {
             "ratelimit-policy: \"login\";q=5;w=60\nratelimit: \"login\";r=5\n",
             r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,"detail":"Policy login never allows a request of this cost, however long it waits.","instance":"urn:uuid:0190a0b0-1111-7222-8333-444455556666","violated-policies":["login"]}"#,
             "no wait helps",
+        ),
+        (
+            Refusal::Quota,
+            &in_use,
+            429,
+            "ratelimit-policy: \"report-slots\";q=2;qu=\"concurrent-requests\"\nratelimit: \"report-slots\";r=0\nretry-after: 1\n",
+            r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,"detail":"Policy report-slots allows 2 at once. Try again in 1 second.","instance":"urn:uuid:0190a0b0-1111-7222-8333-444455556666","violated-policies":["report-slots"],"retry_after_seconds":1}"#,
+            "no slot is free",
         ),
         (
             Refusal::MissingKey(&login),
@@ -141,16 +183,18 @@ fn retry_after_is_whole_seconds_and_enough() {
 fn jitter_only_adds_and_at_most_its_percentage_or_thirty_seconds() {
     let login = policy("login", log(5, MINUTE));
     let jittery = Settings::default();
-    for (wait_s, most, reason) in [
-        (5, 5, "a tenth of 5 s is no whole second"),
-        (40, 44, "a tenth"),
-        (36_000, 36_030, "half a minute"),
+    let reports = policy("report-slots", slots(2));
+    for (policy, wait_s, most, reason) in [
+        (&login, 5, 5, "a tenth of 5 s is no whole second"),
+        (&login, 40, 44, "a tenth"),
+        (&login, 36_000, 36_030, "half a minute"),
+        (&reports, 1, 2, "a guess"),
     ] {
         let rulings = [ruling(
-            &login,
+            policy,
             denied(0, Some(wait_s * SECOND), wait_s * SECOND),
         )];
-        let mut seen = std::collections::BTreeSet::new();
+        let mut seen = BTreeSet::new();
         for _ in 0..500 {
             let answer = refuse(&jittery, &[], Refusal::Quota, &rulings, asked());
             let seconds: u64 = field(&answer.headers, "retry-after")

@@ -41,7 +41,7 @@ pub(super) fn shared(rule: Rule, instances: usize) -> Policy {
 
 /// The most units that a rule lets through in any span of so long, which is the policy's window.
 fn most(rule: &Rule, strict: bool, span_us: u64) -> u64 {
-    let limit = rule.limit();
+    let limit = rule.limit().unwrap();
     let (count, window_us) = (limit.count.get(), limit.window_us.get());
     match rule {
         Rule::SlidingLog(_) => count,
@@ -50,6 +50,7 @@ fn most(rule: &Rule, strict: bool, span_us: u64) -> u64 {
         Rule::TokenBucket(_) | Rule::LeakyBucket(_) => {
             rule.capacity() + (count * span_us).div_ceil(window_us)
         }
+        Rule::Concurrency(_) => unreachable!("it has no window"),
     }
 }
 
@@ -92,7 +93,7 @@ impl History {
     /// The most that all shares of an outage let through: the limit, and a unit for each gateway.
     pub(super) fn most_alone(&self, gateways: usize) -> u64 {
         let gateways = gateways as u64;
-        let limit = self.policy.rule.limit().count.get();
+        let limit = self.policy.rule.count().get();
         match &self.policy.rule {
             Rule::TokenBucket(_) | Rule::LeakyBucket(_) => {
                 self.policy.rule.capacity() + limit + gateways
@@ -100,6 +101,7 @@ impl History {
             Rule::SlidingLog(_) => limit + gateways,
             Rule::SlidingCounter(_) if self.kind == "strict" => limit + gateways,
             Rule::FixedWindow(_) | Rule::SlidingCounter(_) => 2 * (limit + gateways),
+            Rule::Concurrency(_) => unreachable!("it has no window"),
         }
     }
 
@@ -251,7 +253,7 @@ impl History {
                     "{} of {most} by {gateways:?}",
                     units(span)
                 );
-                seen.full += usize::from(units(span) >= self.policy.rule.limit().count.get());
+                seen.full += usize::from(units(span) >= self.policy.rule.count().get());
             }
         }
     }
