@@ -6,6 +6,7 @@ mod forwarding;
 mod path;
 mod reply;
 mod snapshot;
+mod token;
 
 use std::num::NonZeroU64;
 
@@ -17,13 +18,14 @@ use tollgate::decide::{
 pub(crate) type Target = (&'static str, fn(&[u8]));
 
 /// Every target.
-pub(crate) const ALL: [Target; 6] = [
+pub(crate) const ALL: [Target; 7] = [
     ("config", config::config),
     ("fields", fields::fields),
     ("forwarding", forwarding::forwarding),
     ("path", path::path),
     ("reply", reply::reply),
     ("snapshot", snapshot::snapshot),
+    ("token", token::token),
 ];
 
 /// Bytes to choose by; 0 once they are used up.
