@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::entity::{Caller, Entity, entity};
+use super::tier::{Standing, Terms, Who};
 use super::{Check, KeySecret, KeySource, Mode, OnMissingKey, Policy};
 use crate::decide::Cost;
 
@@ -40,6 +41,8 @@ impl Demand {
 pub struct Demanded<'a> {
     /// The checks, in the order of the route's list.
     pub checks: Vec<Check<'a>>,
+    /// Policies that do not apply since the caller, or the route, is exempt from them.
+    pub exempt: Vec<&'a Policy>,
     /// Policies that do not apply since their key is missing.
     pub skipped: Vec<&'a Policy>,
     /// Policies that do not apply since the request is a preflight.
@@ -50,19 +53,30 @@ pub struct Demanded<'a> {
     pub ambiguous: Option<&'a Policy>,
 }
 
-/// Says what the request has to pass: reads the keys of the route's policies, and makes the checks.
+/// Says what the request has to pass: reads the keys of the route's policies, and makes the checks, each with the limits
+/// that its caller has.
 ///
 /// Of alternatives the first whose key is present counts, and the others say nothing; if none is, the last one's
 /// `on_missing_key` rules. A policy in shadow denies nobody whose key is missing: it is skipped. One that stands in
-/// the list twice takes both costs in one check.
+/// the list twice takes both costs in one check. Whom an exemption spares a policy is not asked for its key.
 ///
 /// Of a preflight only those policies are asked that count preflights. None denies it for a missing key: a preflight
 /// carries no credentials, and what follows it does.
 #[must_use]
-pub fn demand<'a>(demands: &'a [Demand], caller: &Caller<'_>, secret: &KeySecret) -> Demanded<'a> {
+pub fn demand<'a>(
+    demands: &'a [Demand],
+    caller: &Caller<'a>,
+    secret: &KeySecret,
+    terms: Terms<'a>,
+) -> Demanded<'a> {
     let is_preflight = caller.request.is_preflight();
     let counts = |u: &Use| !is_preflight || u.policy.preflights;
     let mut demanded = Demanded::default();
+    let standing = terms.of(Who {
+        ip: caller.client_ip,
+        identity: caller.identity,
+        route: caller.route,
+    });
     let mut entities = Entities {
         caller,
         secret,
@@ -79,10 +93,14 @@ pub fn demand<'a>(demands: &'a [Demand], caller: &Caller<'_>, secret: &KeySecret
                 break;
             }
         }
-        if let Some((place, entity)) = chosen {
-            demanded.add(place, entity, is_preflight);
-        } else if let Some(last) = on.next_back() {
-            demanded.uncounted.push(&last.policy);
+        match chosen {
+            Some((place, _)) if standing.is_exempt_from(&place.policy) => {
+                demanded.exempt.push(&place.policy);
+            }
+            Some((place, entity)) => demanded.add(place, entity, &standing, is_preflight),
+            None => demanded
+                .uncounted
+                .extend(on.next_back().map(|last| &*last.policy)),
         }
     }
     demanded
@@ -93,7 +111,7 @@ fn is_on(place: &Use) -> bool {
 }
 
 impl<'a> Demanded<'a> {
-    fn add(&mut self, place: &'a Use, entity: Entity, is_preflight: bool) {
+    fn add(&mut self, place: &'a Use, entity: Entity, standing: &Standing<'a>, is_preflight: bool) {
         let policy: &'a Policy = &place.policy;
         let shadow = policy.mode == Mode::Shadow;
         match policy.on_missing_key {
@@ -115,9 +133,11 @@ impl<'a> Demanded<'a> {
             same.cost = Cost::new(same.cost.units().saturating_add(place.cost.units()));
             return;
         }
+        let (limits, _) = standing.limits(policy, entity.key);
         self.checks.push(Check {
             policy,
-            rule: &policy.rule,
+            limits,
+            rule: &limits.rule,
             entity: entity.key,
             cost: place.cost,
             shadow,

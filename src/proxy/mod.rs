@@ -5,16 +5,20 @@ pub mod admit;
 mod again;
 mod bind;
 pub mod callers;
+mod condition;
 pub mod connections;
 pub mod context;
 pub mod files;
 pub mod forward;
 pub mod gateway;
 mod guarded;
+mod handshake;
 pub mod head;
+mod health;
 pub mod listen;
 pub mod log;
 mod pace;
+mod peer;
 pub mod pool;
 pub mod reload;
 pub mod respond;
@@ -84,6 +88,7 @@ impl ProxyHttp for Proxy {
             *ctx = admitted.ctx;
             ctx.admitted = Some(admitted.delay);
         }
+        ctx.encrypted = listen::is_encrypted(session);
         Ok(())
     }
 
@@ -159,6 +164,7 @@ impl ProxyHttp for Proxy {
         ctx: &mut Context,
         mut error: Box<Error>,
     ) -> Box<Error> {
+        forward::tell_of_tls(ctx, &error);
         error.set_retry(forward::may_retry(ctx));
         error
     }

@@ -268,9 +268,9 @@ impl Builder<'_> {
         };
         let policy = built.policy.clone()?;
         if let Some(cost) = &a_use.cost
-            && cost.value.0 > policy.rule.capacity()
+            && cost.value.0 > policy.limits.rule.capacity()
         {
-            self.too_costly(&policy.name, cost.value.0, &policy.rule, cost.place);
+            self.too_costly(&policy.name, cost.value.0, &policy.limits.rule, cost.place);
         }
         let cost = a_use
             .cost
