@@ -205,7 +205,7 @@ fn answer(stream: &mut TcpStream, request: &Seen, ill: bool) -> io::Result<()> {
         }
         return stream.write_all(b"0\r\n\r\n");
     }
-    if path == "/answer" || path == "/cut" {
+    if path.ends_with("/answer") || path == "/cut" {
         let is_cut = path == "/cut";
         let length = request.body.len() + usize::from(is_cut);
         let head = format!(

@@ -43,6 +43,7 @@ mod reload;
 mod reload_under_load;
 mod script;
 mod shedding;
+mod shop;
 mod simulate;
 mod slow;
 mod smuggling;
