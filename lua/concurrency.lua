@@ -5,8 +5,8 @@
 -- numbers  limit (units), lease (µs): 7 bytes each; who holds what is taken: a gateway (8 bytes), and which of its fields
 --          it is (4)
 if concurrencies > 0 then
-  -- The most units of one holder, and what a denial tells to wait: when a unit comes free nobody can say.
-  local USED_MAX, RETRY_US = 281474976710655, 1000000
+  -- What a denial tells to wait: when a unit comes free nobody can say.
+  local RETRY_US = 1000000
 
   -- Writes what has changed; the key lasts as long as what is held the longest. A hash without fields is gone.
   local function write(slots)

@@ -2,9 +2,10 @@
 --
 -- KEYS   what checks are about, each once
 -- asked  then the checks, 11 bytes each: number of its key (2), number of its rule (2), cost (units, 6), and one byte:
---        whether it is enforced (1) and whether it is the last of its request (2), as a sum
--- reply  now (µs), then for each check: allowed (0|1), remaining (units), retry_after (µs; -1 never),
---        reset_after (µs), delay (µs): 8 bytes each
+--        whether it is enforced (1), whether it is the last of its request (2), whether a penalty stands beside it (4),
+--        and whether a denial begins that (8), as a sum; 4 bytes more of a penalty: number of its key (2), and its own (2)
+-- reply  now (µs), then for each check: allowed (0|1; 2 more while a penalty runs, 4 more where it begins one), remaining
+--        (units), retry_after (µs; -1 never), reset_after (µs), delay (µs): 8 bytes each
 --
 -- All of them stand at one instant. Requests are decided one after the other, as if each had come alone: what one keeps
 -- is what the next finds. It is written once, at the end.
@@ -22,7 +23,7 @@ end
 
 -- What is kept, by the number of its key: values, read at once, and what is more than a value, each opened when it is
 -- first asked about.
-local kept = #rules > sliding_logs + concurrencies and call("MGET", spread(KEYS)) or {}
+local kept = #rules + penalty_count > sliding_logs + concurrencies and call("MGET", spread(KEYS)) or {}
 -- With room for a few: a table that grows is made anew.
 -- Of what has changed, how long until it means nothing any more (µs).
 local resets = { false, false, false, false }
@@ -39,15 +40,24 @@ while at <= #asked do
     local rule = rules[number]
     if rule.open and type(kept[key]) ~= "table" then kept[key] = rule.open(KEYS[key]) end
     local change, allowed, remaining, retry_after, reset_after, delay = rule.decide(rule, kept[key], now, cost)
-    if allowed == 0 and flags % 2 == 1 then denied = true end
     count, answered = count + 1, answered + 1
-    rule_of[count], key_of[count], changes[count] = rule, key, change
-    verdicts[count], afters[count] = allowed, reset_after
+    rule_of[count], key_of[count], changes[count], afters[count] = rule, key, change, reset_after
+    if flags >= 4 then
+      local beside, penalty, punished, lasts, stands
+      beside, penalty, at = unpack(">I2I2", asked, at)
+      punished, lasts, stands, allowed, remaining, retry_after, reset_after, delay = weigh(penalties[penalty],
+        kept[beside], flags >= 8, now, cost, rule, kept[key], allowed, remaining, retry_after, reset_after, delay)
+      if punished then kept[beside], resets[beside] = punished, lasts end
+      if not stands then changes[count] = nil end
+    end
+    local allows = allowed % 2
+    if allows == 0 and flags % 2 == 1 then denied = true end
+    verdicts[count] = allows
     reply[answered] = pack(">i8i8i8i8i8", allowed, remaining, retry_after, reset_after, delay)
-  until flags >= 2
+  until flags % 4 >= 2
   for i = 1, count do
     local rule, key, change = rule_of[i], key_of[i], changes[i]
-    if denied and verdicts[i] == 1 then
+    if change and denied and verdicts[i] == 1 then
       -- What is spared is answered as if it had only looked.
       local _, allowed, remaining, retry_after, reset_after, delay = rule.decide(rule, kept[key], now, 0)
       reply[answered - count + i] = pack(">i8i8i8i8i8", allowed, remaining, retry_after, reset_after, delay)

@@ -16,5 +16,6 @@ pub mod admin;
 pub mod clock;
 pub mod config;
 pub mod proxy;
+pub mod tls;
 
 pub mod cli;

@@ -9,7 +9,7 @@ use super::list::List;
 use super::words::seconds_up;
 use super::{Legacy, Settings};
 use crate::check::{Ruling, Source, Unit};
-use crate::decide::{LeakyBucket, Limit, Rule};
+use crate::decide::{LeakyBucket, Limit, Penalised, Rule};
 
 pub(super) const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 pub(super) const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -106,7 +106,7 @@ impl<'a> Item<'a> {
         &self.ruling.check.policy.name
     }
 
-    /// The rule that the policy is published with: on a fallback not the share that is in force.
+    /// The rule that the caller is told of: on a fallback not the share that is in force.
     fn nominal(&self) -> &'a Rule {
         nominal(self.ruling)
     }
@@ -146,7 +146,7 @@ fn patient(ruling: &Ruling<'_>, rule: &LeakyBucket) -> u64 {
 
 pub(super) fn nominal<'a>(ruling: &Ruling<'a>) -> &'a Rule {
     match ruling.source {
-        Source::Fallback => &ruling.check.policy.rule,
+        Source::Fallback => &ruling.check.limits.rule,
         Source::Store | Source::Local => ruling.check.rule,
     }
 }
@@ -157,6 +157,11 @@ fn more_after_s(ruling: &Ruling<'_>) -> Option<u64> {
     let limit = ruling.check.rule.limit()?;
     if decision.reset_after_us == 0 {
         return None;
+    }
+    if decision.penalised != Penalised::No {
+        // Whatever is used, nothing passes before its end.
+        let wait = decision.retry_after_us.filter(|&wait| wait > 0);
+        return Some(seconds_up(wait.unwrap_or(decision.reset_after_us)).max(1));
     }
     let window_us = limit.window_us.get();
     // Until this cost fits is not before one unit fits.

@@ -22,6 +22,13 @@ pub(super) const QUOTA_TITLE: &str =
 pub(super) const QUOTA_DETAIL: &str =
     "Policy {policy} allows {limit} per {window}. Try again in {retry_after} seconds.";
 
+/// A caller is in a penalty.
+pub const ABNORMAL_USAGE: &str =
+    "https://iana.org/assignments/http-problem-types#abnormal-usage-detected";
+
+pub(super) const ABNORMAL_TITLE: &str =
+    "Request not satisfied due to detection of abnormal request pattern";
+
 /// The status says it all.
 pub const ABOUT_BLANK: &str = "about:blank";
 

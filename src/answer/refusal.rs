@@ -7,12 +7,13 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use uuid::Uuid;
 
 use super::problem::{
-    ABOUT_BLANK, Body, PROBLEM_JSON, Problem, REDUCED_CAPACITY, REDUCED_CAPACITY_TITLE,
+    ABNORMAL_TITLE, ABNORMAL_USAGE, ABOUT_BLANK, Body, PROBLEM_JSON, Problem, QUOTA_EXCEEDED,
+    QUOTA_TITLE, REDUCED_CAPACITY, REDUCED_CAPACITY_TITLE,
 };
 use super::template::Escape;
 use super::{Answer, Asked, Legacy, Refusal, Reject, Settings, cors, fields, words};
 use crate::check::{Policy, Ruling};
-use crate::decide::Rule;
+use crate::decide::{Penalised, Rule};
 
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -55,6 +56,8 @@ struct Denial<'a> {
     violated: Vec<&'a str>,
     /// `None` is never.
     wait_us: Option<u64>,
+    /// Whether one of them denies by a penalty.
+    penalised: bool,
 }
 
 impl<'a> Denial<'a> {
@@ -63,12 +66,14 @@ impl<'a> Denial<'a> {
             foremost: None,
             violated: Vec::new(),
             wait_us: Some(0),
+            penalised: false,
         };
         for ruling in rulings.iter().filter(|ruling| ruling.denies()) {
             let policy = ruling.check.policy;
             if !denial.violated.contains(&&*policy.name) {
                 denial.violated.push(&policy.name);
             }
+            denial.penalised |= ruling.decision.penalised != Penalised::No;
             let wait_us = ruling.decision.retry_after_us;
             if denial.foremost.is_none() || is_longer(wait_us, denial.wait_us) {
                 denial.foremost = Some((policy, fields::nominal(ruling)));
@@ -126,11 +131,10 @@ fn denial(
         .wait_us
         .map(|wait_us| retry_after_s(settings, denial, wait_us));
     let value = |name: &str, escape: Escape| value(denial, retry_after_s, asked, name, escape);
+    let (problem_type, title) = kind_of(reject, denial, |name| value(name, Escape::None));
     let problem = Problem {
-        problem_type: &reject.problem_type,
-        title: reject
-            .title
-            .render(Escape::None, |name| value(name, Escape::None)),
+        problem_type,
+        title,
         status: reject.status,
         detail: detail(reject, denial, retry_after_s, |name| {
             value(name, Escape::None)
@@ -210,6 +214,21 @@ fn plain(
     }
     let body = problem.body(&[], asked.accept, |_, _| "".into());
     finish(status, headers, body, asked)
+}
+
+/// What kind of problem it is. The operator's own words stay.
+fn kind_of<'r, 'v>(
+    reject: &'r Reject,
+    denial: &Denial<'_>,
+    value: impl Fn(&str) -> Cow<'v, str>,
+) -> (&'r str, Cow<'r, str>) {
+    let title = reject.title.render(Escape::None, value);
+    if !denial.penalised || *reject.problem_type != *QUOTA_EXCEEDED {
+        return (&reject.problem_type, title);
+    }
+    let is_own = title != QUOTA_TITLE;
+    let title = if is_own { title } else { ABNORMAL_TITLE.into() };
+    (ABNORMAL_USAGE, title)
 }
 
 fn upstream_detail(status: StatusCode) -> &'static str {

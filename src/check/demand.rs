@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::cost::{Body, Price, ResponsePrice};
 use super::entity::{Caller, Entity, entity};
+use super::tier::{Standing, Terms, Who};
 use super::{Check, KeySecret, KeySource, Mode, OnMissingKey, Policy};
 use crate::decide::Cost;
 
@@ -41,6 +42,8 @@ impl Demand {
 pub struct Demanded<'a> {
     /// The checks, in the order of the route's list.
     pub checks: Vec<Check<'a>>,
+    /// Policies that do not apply since the caller, or the route, is exempt from them.
+    pub exempt: Vec<&'a Policy>,
     /// Policies that do not apply since their key is missing.
     pub skipped: Vec<&'a Policy>,
     /// Policies that do not apply since the request is a preflight.
@@ -64,25 +67,31 @@ pub struct Awaited<'a> {
     pub price: &'a Arc<ResponsePrice>,
 }
 
-/// Says what the request has to pass: reads the keys and the costs of the route's policies, and makes the checks. `body`
-/// is the request's, as far as it was read.
+/// Says what the request has to pass: reads the keys and the costs of the route's policies, and makes the checks, each with
+/// the limits that its caller has. `body` is the request's, as far as it was read.
 ///
 /// Of alternatives the first whose key is present counts, and the others say nothing; if none is, the last one's
 /// `on_missing_key` rules. A policy in shadow denies nobody whose key is missing: it is skipped. One that stands in
-/// the list twice takes both costs in one check.
+/// the list twice takes both costs in one check. Whom an exemption spares a policy is not asked for its key.
 ///
 /// Of a preflight only those policies are asked that count preflights. None denies it for a missing key: a preflight
 /// carries no credentials, and what follows it does.
 #[must_use]
 pub fn demand<'a>(
     demands: &'a [Demand],
-    caller: &Caller<'_>,
+    caller: &Caller<'a>,
     body: Body<'_>,
     secret: &KeySecret,
+    terms: Terms<'a>,
 ) -> Demanded<'a> {
     let is_preflight = caller.request.is_preflight();
     let counts = |u: &Use| !is_preflight || u.policy.preflights;
     let mut demanded = Demanded::default();
+    let standing = terms.of(Who {
+        ip: caller.client_ip,
+        identity: caller.identity,
+        route: caller.route,
+    });
     let mut entities = Entities {
         caller,
         secret,
@@ -99,10 +108,14 @@ pub fn demand<'a>(
                 break;
             }
         }
-        if let Some((place, entity)) = chosen {
-            demanded.add(place, entity, caller, body);
-        } else if let Some(last) = on.next_back() {
-            demanded.uncounted.push(&last.policy);
+        match chosen {
+            Some((place, _)) if standing.is_exempt_from(&place.policy) => {
+                demanded.exempt.push(&place.policy);
+            }
+            Some((place, entity)) => demanded.add(place, entity, &standing, (caller, body)),
+            None => demanded
+                .uncounted
+                .extend(on.next_back().map(|last| &*last.policy)),
         }
     }
     demanded
@@ -113,7 +126,13 @@ fn is_on(place: &Use) -> bool {
 }
 
 impl<'a> Demanded<'a> {
-    fn add(&mut self, place: &'a Use, entity: Entity, caller: &Caller<'_>, body: Body<'_>) {
+    fn add(
+        &mut self,
+        place: &'a Use,
+        entity: Entity,
+        standing: &Standing<'a>,
+        (caller, body): (&Caller<'_>, Body<'_>),
+    ) {
         let is_preflight = caller.request.is_preflight();
         let policy: &'a Policy = &place.policy;
         let shadow = policy.mode == Mode::Shadow;
@@ -137,9 +156,11 @@ impl<'a> Demanded<'a> {
             same.cost = Cost::new(same.cost.units().saturating_add(cost.units()));
             return;
         }
+        let (limits, _) = standing.limits(policy, entity.key);
         self.checks.push(Check {
             policy,
-            rule: &policy.rule,
+            limits,
+            rule: &limits.rule,
             entity: entity.key,
             cost,
             shadow,

@@ -170,6 +170,17 @@ impl EntityKey {
 /// callers come to the same bytes.
 #[must_use]
 pub fn entity(key: &[KeySource], caller: &Caller<'_>, secret: &KeySecret) -> Entity {
+    let parts = key
+        .iter()
+        .map(|source| (source, read::part(source, caller)));
+    hashed(parts, secret)
+}
+
+/// The entity that these parts make, in this order.
+pub(super) fn hashed<'a>(
+    key: impl IntoIterator<Item = (&'a KeySource, Sent<'a>)>,
+    secret: &KeySecret,
+) -> Entity {
     // Nearly every key fits, and is hashed at one go.
     let mut parts = Vec::with_capacity(128);
     let (mut complete, mut ambiguous) = (true, false);
@@ -177,14 +188,14 @@ pub fn entity(key: &[KeySource], caller: &Caller<'_>, secret: &KeySecret) -> Ent
         parts.extend_from_slice(&u64::try_from(part.len()).unwrap_or(u64::MAX).to_le_bytes());
         parts.extend_from_slice(part);
     };
-    for source in key {
+    for (source, part) in key {
         let (word, name) = source.words();
         add(word.as_bytes());
         add(name.as_bytes());
         if let KeySource::IpPrefix(bits) = source {
             add(&[*bits]);
         }
-        match read::part(source, caller) {
+        match part {
             Sent::Value(value) => {
                 add(b"+");
                 add(&value);

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::limits::Limits;
 use crate::decide::Limit;
 
 /// Who calls, as far as that is proven: the holder of an API key, or the subject of a signed token. Nobody by default.
@@ -15,7 +16,7 @@ pub struct Identity {
     /// The plan that it is on.
     pub tier: Option<Arc<str>>,
     /// Limits of its own, by policy, as the file of API keys gives them: before those of its tier.
-    pub limits: Arc<[(Arc<str>, NewLimit)]>,
+    pub limits: Arc<[(Arc<str>, Arc<Limits>)]>,
     /// What a verified token claims, of that which keys are read from.
     pub claims: Arc<[(Arc<str>, Arc<str>)]>,
 }
@@ -32,7 +33,7 @@ impl Identity {
 }
 
 /// What stands in for a policy's limit.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum NewLimit {
     /// So many units a window.
     Rate(Limit),

@@ -3,10 +3,15 @@
 pub mod cost;
 pub mod demand;
 pub mod entity;
+pub mod grant;
 pub mod identity;
+pub mod limits;
+pub mod named;
+pub mod networks;
 pub mod outcome;
 mod read;
 pub mod share;
+pub mod tier;
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -14,11 +19,15 @@ use std::sync::Arc;
 pub use cost::Price;
 pub use demand::{Demand, Demanded, Use, demand};
 pub use entity::{EntityKey, KeySecret, KeySource};
+pub use grant::Granted;
 pub use identity::{Identity, NewLimit};
+pub use limits::{Limits, Unfit};
 pub use outcome::{Outcome, Outcomes};
 pub use share::Shares;
+pub use tier::Plans;
 
-use crate::decide::{Cost, Decision, Rule, Verdict};
+use crate::decide::penalty::{self, Beside};
+use crate::decide::{Cost, Decision, Penalty, Rule, Verdict};
 
 /// A named rule that can be enforced.
 #[derive(Clone, Debug)]
@@ -29,10 +38,10 @@ pub struct Policy {
     pub index: usize,
     /// Which states belong to it: changes with kind, window and key, not with limit or burst.
     pub generation: Generation,
-    /// Kind and numbers.
-    pub rule: Rule,
-    /// The rules of one instance's share, for when the shared store fails.
-    pub shares: Shares,
+    /// Kind and numbers, where no plan puts others in their place.
+    pub limits: Arc<Limits>,
+    /// Whether callers whom it counts together may have different limits.
+    pub uneven: bool,
     /// What it counts by: one source, or several together.
     pub key: Box<[KeySource]>,
     /// What to do when a part of the key is missing.
@@ -43,6 +52,8 @@ pub struct Policy {
     pub on_store_failure: OnStoreFailure,
     /// Where its usage lives.
     pub scope: Scope,
+    /// How long whoever it denies stays denied; until there is room again if there is none.
+    pub penalty: Option<Penalty>,
     /// The most units that a gateway takes ahead of its requests from the shared store; none if it does not.
     pub lease: Option<NonZeroU64>,
     /// Which answers it counts; all if it does not ask.
@@ -122,7 +133,9 @@ pub enum Unit {
 pub struct Check<'a> {
     /// The policy.
     pub policy: &'a Policy,
-    /// The rule to decide by: the policy's own, or its share when the shared store failed.
+    /// The caller's limits: the policy's own, or what a plan puts in their place.
+    pub limits: &'a Arc<Limits>,
+    /// The rule to decide by: that of the limits, or its share when the shared store failed.
     pub rule: &'a Rule,
     /// Whom it counts.
     pub entity: EntityKey,
@@ -130,6 +143,27 @@ pub struct Check<'a> {
     pub cost: Cost,
     /// Counted like the others, but denies nothing.
     pub shadow: bool,
+}
+
+impl<'a> Check<'a> {
+    /// The penalty beside it, of which this is kept.
+    #[must_use]
+    pub fn beside(&self, kept: Option<penalty::State>) -> Option<Beside<'a>> {
+        Some(Beside {
+            penalty: self.policy.penalty.as_ref()?,
+            kept,
+            begins: !self.lacks_a_place(),
+        })
+    }
+
+    /// Whether it may be denied for want of a place to wait in, which is not the caller's doing.
+    fn lacks_a_place(&self) -> bool {
+        let max_wait_us = |rule: &Rule| match rule {
+            Rule::LeakyBucket(rule) => rule.max_wait_us(),
+            _ => None,
+        };
+        max_wait_us(self.rule) == Some(0) && max_wait_us(&self.limits.rule) != Some(0)
+    }
 }
 
 /// A check and its decision.

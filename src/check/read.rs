@@ -36,6 +36,30 @@ pub(super) fn part<'a>(source: &KeySource, caller: &Caller<'a>) -> Sent<'a> {
     }
 }
 
+/// What a request sends of a part of which somebody says that it is `value`; `None` if it cannot be.
+pub(super) fn typed<'a>(
+    source: &KeySource,
+    value: &'a str,
+    prefixes: Prefixes,
+) -> Option<Sent<'a>> {
+    let ip = |prefixes| Some(Cow::Owned(network(value.parse().ok()?, prefixes)));
+    let read = match source {
+        KeySource::Ip => ip(prefixes)?,
+        KeySource::IpPrefix(bits) => ip(cut_to(*bits, prefixes))?,
+        KeySource::Header(_) | KeySource::Cookie(_) => Cow::Borrowed(value.as_bytes().trim_ascii()),
+        KeySource::Path(_) => text(segment(value)),
+        KeySource::Host => Cow::Owned(host(value).into_bytes()),
+        KeySource::Identity
+        | KeySource::Tier
+        | KeySource::Jwt(_)
+        | KeySource::Query(_)
+        | KeySource::Method
+        | KeySource::Route => text(value),
+        KeySource::Global => text(""),
+    };
+    Some(Sent::Value(read))
+}
+
 fn text(text: &str) -> Cow<'_, [u8]> {
     Cow::Borrowed(text.as_bytes())
 }

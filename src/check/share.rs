@@ -22,7 +22,8 @@ pub struct Shares {
     rule: Rule,
     /// The least number of gateways, whatever is seen.
     instances: NonZeroU32,
-    slots: Box<[OnceLock<Rule>]>,
+    /// Not there before one is asked for: few policies' stores fail, and there may be many rules.
+    slots: OnceLock<Box<[OnceLock<Rule>]>>,
 }
 
 impl Shares {
@@ -32,8 +33,14 @@ impl Shares {
         Self {
             rule: rule.clone(),
             instances,
-            slots: (0..SLOTS).map(|_| OnceLock::new()).collect(),
+            slots: OnceLock::new(),
         }
+    }
+
+    /// The least number of gateways among which it is shared.
+    #[must_use]
+    pub const fn instances(&self) -> NonZeroU32 {
+        self.instances
     }
 
     /// The share where so many gateways were seen alive, or as many as are configured if these are more.
@@ -45,15 +52,11 @@ impl Shares {
     fn of(&self, instances: u32) -> &Rule {
         let (slot, instances) = slot_of(instances);
         let make = || self.rule.share(instances);
+        let slots = || (0..SLOTS).map(|_| OnceLock::new()).collect();
         self.slots
+            .get_or_init(slots)
             .get(slot)
             .map_or(&self.rule, |slot| slot.get_or_init(make))
-    }
-}
-
-impl Clone for Shares {
-    fn clone(&self) -> Self {
-        Self::new(&self.rule, self.instances)
     }
 }
 

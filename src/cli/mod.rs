@@ -5,13 +5,17 @@
 mod asking;
 mod check;
 mod dump;
+mod grant;
 mod hash_key;
 mod healthcheck;
+mod inspect;
 mod reading;
 mod reload;
+mod reset;
 mod run;
 mod schema;
 mod simulate;
+mod whom;
 
 use std::process::ExitCode;
 
@@ -40,6 +44,12 @@ enum Command {
     Dump(dump::Args),
     /// Print the JSON schema of the configuration.
     Schema(schema::Args),
+    /// Show what one caller has used under a policy, and by which limit it is counted.
+    Inspect(inspect::Args),
+    /// Forget what one caller has used under a policy.
+    Reset(reset::Args),
+    /// Grant one caller another limit of a policy for a while.
+    Grant(grant::Args),
     /// Replay traffic against policies in virtual time.
     Simulate(simulate::Args),
     /// Print the hash of an API key, for the file of keys; or make a key.
@@ -57,6 +67,9 @@ pub fn main() -> ExitCode {
         Command::Check(args) => check::run(&args),
         Command::Dump(args) => dump::run(&args),
         Command::Schema(args) => schema::run(&args),
+        Command::Inspect(args) => inspect::run(&args),
+        Command::Reset(args) => reset::run(&args),
+        Command::Grant(args) => grant::run(&args),
         Command::Simulate(args) => simulate::run(&args),
         Command::HashKey(args) => hash_key::run(&args),
         Command::Healthcheck(args) => healthcheck::run(&args),

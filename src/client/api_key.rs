@@ -112,6 +112,11 @@ impl<T> Ring<T> {
             .map(|(_, holder)| holder)
     }
 
+    /// Who holds a key, once for each.
+    pub fn holders(&self) -> impl Iterator<Item = &Arc<T>> {
+        self.keys.iter().map(|(_, holder)| holder)
+    }
+
     /// How many keys there are.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -27,11 +27,12 @@ impl Hint {
 pub(crate) fn field(path: &[String], key: &str) -> Option<Hint> {
     let path: Vec<&str> = path.iter().map(String::as_str).collect();
     Some(match (path.as_slice(), key) {
-        ([], "tiers" | "overrides" | "exemptions" | "tracing")
-        | (["listeners", _], "tls" | "h2" | "h2c" | "proxy_protocol")
+        ([], "tracing")
+        | (["listeners", _], "h2" | "h2c" | "proxy_protocol")
+        | (["listeners", _, "tls"], "client_ca")
         | (["store"], "pool")
-        | (["upstreams", _], "tls" | "health")
-        | (["policies", _], "penalty")
+        | (["upstreams", _], "h2" | "max_connections" | "hash_by")
+        | (["policies", _], "lease")
         | (["routes", _], "format" | "cors")
         | (["metrics"], "native_histograms") => Hint::Later,
         (["routes", _], "path" | "paths" | "host" | "hosts" | "methods" | "headers" | "query") => {
@@ -56,6 +57,19 @@ pub(crate) fn field(path: &[String], key: &str) -> Option<Hint> {
             Hint::help("the window is part of limit: \"100/min\"", None)
         }
         (["policies", _], "algorithm" | "type") => Hint::Meant("kind"),
+        (["overrides" | "exemptions", _], "identities") => Hint::Meant("identity"),
+        (["overrides" | "exemptions", _], "ips" | "cidr" | "network" | "networks") => {
+            Hint::Meant("ip")
+        }
+        (["exemptions", _], "routes") => Hint::Meant("route"),
+        (["exemptions", _], "policy") => Hint::Meant("policies"),
+        (["tiers" | "overrides", _], "policies" | "limit") => Hint::Meant("limits"),
+        (["listeners", _, "tls"], "certificate" | "cert_file") => Hint::Meant("cert"),
+        (["listeners", _, "tls"], "key_file") => Hint::Meant("key"),
+        (["listeners", _, "tls"], "min_version") => Hint::Meant("min"),
+        (["upstreams", _, "tls"], "ca_file") => Hint::Meant("ca"),
+        (["upstreams", _, "tls"], "server_name" | "name") => Hint::Meant("sni"),
+        (["upstreams", _], "health_check" | "healthcheck" | "check") => Hint::Meant("health"),
         (["upstreams", _], "address" | "addr" | "url" | "targets") => Hint::Meant("servers"),
         (["listeners", _], "listen" | "bind" | "addr") => Hint::Meant("address"),
         _ => return None,

@@ -341,7 +341,7 @@ impl<'a> Reader<'a> {
     fn missing(&self, node: &Node, field: &Field) {
         let what = match &field.shape {
             Shape::Words(words) => format!("…: {}", quoted(words)),
-            _ => example(field.key).to_owned(),
+            _ => example(&self.path, field.key).to_owned(),
         };
         self.report(
             Finding::new(
@@ -355,14 +355,17 @@ impl<'a> Reader<'a> {
 }
 
 /// What a field that is missing may look like.
-fn example(key: &str) -> &'static str {
+fn example(path: &[String], key: &str) -> &'static str {
     match key {
+        "cert" => "\"tls.crt\"",
+        "key" if path.last().is_some_and(|table| table == "tls") => "\"tls.key\"",
         "limit" => "\"100/min\"",
         "key" => "\"ip\"",
         "tz" => "\"Europe/Berlin\"",
         "address" => "\"127.0.0.1:8080\"",
         "addr" => "\"127.0.0.1:9000\"",
         "match" => "{ path = \"/*\" }",
+        "limits" => "{ POLICY = \"100/min\" }",
         "file" => "\"/etc/tollgate/api-keys.toml\"",
         "sha256" => "\"…\", as `tollgate hash-key` prints it",
         _ => "…",
@@ -377,6 +380,9 @@ fn subject(path: &[String]) -> String {
         "upstreams" => Some("upstream"),
         "listeners" => Some("listener"),
         "rejects" => Some("reject"),
+        "tiers" => Some("tier"),
+        "overrides" => Some("override"),
+        "exemptions" => Some("exemption"),
         "keys" => Some("key"),
         _ => None,
     };

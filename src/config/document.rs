@@ -24,7 +24,15 @@ const OVERRIDABLE: [&str; 8] = [
 ];
 
 /// What an included file may define.
-const INCLUDABLE: [&str; 4] = ["upstreams", "policies", "routes", "rejects"];
+const INCLUDABLE: [&str; 7] = [
+    "upstreams",
+    "policies",
+    "tiers",
+    "overrides",
+    "exemptions",
+    "routes",
+    "rejects",
+];
 
 const PREFIX: &str = "TOLLGATE__";
 

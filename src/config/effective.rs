@@ -42,9 +42,14 @@ impl Effective {
     #[must_use]
     pub fn changes(&self, next: &Self, policies: &[(Arc<str>, bool)]) -> Vec<String> {
         let fate = |name: &str| {
-            let policy = name.strip_prefix("policies.")?.split('.').next()?;
-            let (_, kept) = policies.iter().find(|(known, _)| **known == *policy)?;
-            Some(if *kept {
+            let mut parts = name.split('.');
+            let kept = match (parts.next()?, parts.next()?, parts.next()) {
+                ("policies", policy, _) => policies.iter().find(|(known, _)| **known == *policy)?.1,
+                // Other numbers are all that they put in a policy's place.
+                ("tiers" | "overrides", _, Some("limits")) => true,
+                _ => return None,
+            };
+            Some(if kept {
                 "   (counters kept)"
             } else {
                 "   (counters restart)"
@@ -84,7 +89,7 @@ impl Config {
         let secret_changes = store.key_secret_is_given != had.key_secret_is_given
             || (store.key_secret_is_given && store.key_secret != had.key_secret);
         [
-            (self.listeners != running.listeners, "listeners"),
+            (as_bound(self) != as_bound(running), "listeners"),
             (
                 admin_as_bound(self) != admin_as_bound(running),
                 "admin.address, or whether it wants a token",
@@ -113,12 +118,33 @@ impl Config {
         .collect()
     }
 
+    /// What nobody could tell from the running one stays that: clients that come back are then known.
+    pub fn keep_tls(&mut self, running: &Self) {
+        for listener in &mut self.listeners {
+            let same = running.listeners.iter().find(|r| r.name == listener.name);
+            let before = same.and_then(|same| same.tls.as_ref());
+            if let (Some(tls), Some(before)) = (&mut listener.tls, before)
+                && tls.is_like(before)
+            {
+                *tls = before.clone();
+            }
+        }
+    }
+
     /// A secret that was made up at the start stays: another would forget whom was counted.
     pub fn keep_made_up_secret(&mut self, running: &Self) {
         if !self.store.key_secret_is_given {
             self.store.key_secret = running.store.key_secret.clone();
         }
     }
+}
+
+/// What is settled of the listeners at the start: TLS, and another certificate, may follow.
+fn as_bound(config: &Config) -> Vec<(&str, SocketAddr)> {
+    let listeners = config.listeners.iter();
+    listeners
+        .map(|listener| (&*listener.name, listener.address))
+        .collect()
 }
 
 /// What is settled of the admin API at the start; another token may follow.

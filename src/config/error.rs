@@ -90,6 +90,8 @@ codes! {
     E043,
     /// Not a time zone, or a calendar that the limit does not go with.
     E044,
+    /// A penalty without steps, with too many, or with one that is no longer than the one before.
+    E045,
     /// A limit that is a rate where the kind has units at once, or the other way.
     E046,
     /// A lease that is a number of units where the kind has a duration, or the other way.
@@ -110,6 +112,18 @@ codes! {
     E102,
     /// A policy uses a reject that does not exist.
     E103,
+    /// A tier, an override or an exemption names a policy that does not exist.
+    E104,
+    /// An exemption names a route that does not exist.
+    E105,
+    /// A name that stands for something else already.
+    E106,
+    /// A limit over another window than that by which its policy counts.
+    E107,
+    /// A limit that is not of the policy's kind.
+    E108,
+    /// Two overrides with equal right to a caller.
+    E109,
     /// A header with a single address is believed from anybody.
     E111,
     /// Several gateways without a common secret for their keys.
@@ -122,6 +136,16 @@ codes! {
     E115,
     /// A file of API keys that names a policy or a tier that does not exist.
     E116,
+    /// A file without a certificate that can be used.
+    E120,
+    /// A file without a private key that can be used.
+    E121,
+    /// A key that is of another certificate.
+    E122,
+    /// No authority whose certificates would be believed.
+    E123,
+    /// Not a name that a certificate can be for.
+    E124,
     /// Two routes match the same request with equal right.
     E130,
     /// The last policy of a `first_of` may not apply.
@@ -152,6 +176,10 @@ codes! {
     W215,
     /// A route is limited only for those who show who they are.
     W217,
+    /// What is said of tiers or identities where nobody has one.
+    W218,
+    /// An exemption of everybody.
+    W219,
     /// Load shedding that never happens: a priority without it, more in flight than can be, or a target that no upstream is
     /// given the time to miss.
     W220,
@@ -159,8 +187,16 @@ codes! {
     W221,
     /// A request that does not say what it costs is free.
     W222,
+    /// A penalty for all callers together.
+    W223,
     /// A lease of concurrency that a slow store may outlast.
     W224,
+    /// A certificate that is not good any more, or not yet.
+    W225,
+    /// TLS to whoever answers: certificates are not verified.
+    W226,
+    /// A server on the port of TLS that is spoken to in the clear.
+    W227,
 }
 
 /// Whether it keeps the configuration from loading.

@@ -12,6 +12,7 @@ use super::cost_source::CostSource;
 use super::decode::table;
 use super::items::{CostItem, Count, Item, Key, ServerAt, UseItem};
 use super::moments::{AnchorAt, ZoneName};
+use super::steps::Steps;
 use super::values::{
     CostUnits, FilePath, LeaseOf, LimitOf, Percent, Size, Span, Units, Version, Whole,
 };
@@ -20,16 +21,17 @@ pub(crate) use super::words::{
     Balance, Builtin, GlobalMode, Kind, LogFormat, RateLimitFields, RequestId, StoreWord, Unmatched,
 };
 use crate::answer::{Legacy, UpstreamFields, When};
-use crate::check::{Mode, OnMissingKey, OnStoreFailure, Scope, Unit};
+use crate::check::{Mode, NewLimit, OnMissingKey, OnStoreFailure, Scope, Unit};
 use crate::decide::CalendarUnit;
 use crate::shed::Priority;
+use crate::tls::Oldest as TlsVersion;
 
 table! {
     /// A Tollgate configuration.
     File {
         /// Version of the file's format.
         version: Version = "1";
-        /// Further files, by glob, relative to this one. They define routes, policies, upstreams and rejects only.
+        /// Further files, by glob, relative to this one. They define named tables only, but no listeners.
         include: List<String> = "[]";
         /// Shadow counts everything and denies nothing, whatever the policies say.
         mode: GlobalMode = "\"enforce\"";
@@ -47,6 +49,12 @@ table! {
         upstreams: Named<Upstream> = "{}";
         /// Limits, by name.
         policies: Named<Policy> = "{}";
+        /// Plans: limits for the callers that are on a tier, by the tier's name.
+        tiers: Named<Tier> = "{}";
+        /// Limits for single callers and networks, by name; before those of tiers.
+        overrides: Named<Override> = "{}";
+        /// Who is not limited, by name; before anything else.
+        exemptions: Named<Exemption> = "{}";
         /// Which requests go where, under which policies. The most specific route takes a request.
         routes: Named<Route> = "{}";
         /// How denials are put.
@@ -107,6 +115,20 @@ table! {
     Listener {
         /// IP address and port.
         address: SocketAddr, required;
+        /// TLS to clients; in the clear if left out.
+        tls: ListenerTls;
+    }
+}
+
+table! {
+    /// TLS to clients.
+    ListenerTls {
+        /// PEM file of the certificate, and of those between it and its authority.
+        cert: FilePath, required;
+        /// PEM file of its private key.
+        key: FilePath, required;
+        /// The oldest version of TLS that is spoken.
+        min: TlsVersion = "\"1.2\"";
     }
 }
 
@@ -235,12 +257,48 @@ table! {
         builtin: Builtin;
         /// How the servers take turns.
         balance: Balance = "\"round-robin\"";
+        /// TLS to its servers; in the clear if left out.
+        tls: UpstreamTls;
+        /// Checks of its servers; those that fail are left out. None if left out.
+        health: Health;
         /// Its time limits.
         timeouts: Timeouts = "{}";
         /// The Host field it is sent: the client's, or this.
         host_header: HostField = "\"keep\"";
         /// How often another server is tried when one cannot be connected to.
         retries: Whole<0, 10> = "1";
+    }
+}
+
+table! {
+    /// TLS to the servers of an upstream.
+    UpstreamTls {
+        /// The name that is asked for, and that the certificate has to be for; the host that stands in servers if left out.
+        sni: String;
+        /// Whether the certificate is verified.
+        verify: bool = "true";
+        /// PEM file of the authorities whose certificates are believed; the machine's own if left out.
+        ca: FilePath;
+    }
+}
+
+table! {
+    /// Checks of an upstream's servers.
+    Health {
+        /// The path that is asked for, by GET.
+        path: String;
+        /// Instead of a path: whether it is enough that it can be connected to.
+        tcp: bool;
+        /// From one check to the next, give or take a tenth.
+        interval: Span<100, 86_400_000> = "\"5s\"";
+        /// For a whole check.
+        timeout: Span<1, 600_000> = "\"1s\"";
+        /// Checks that have to pass in a row before a server that failed gets requests again.
+        healthy_after: Whole<1, 100> = "2";
+        /// Checks that have to fail in a row before a server gets none any more.
+        unhealthy_after: Whole<1, 100> = "3";
+        /// The statuses with which a check by path passes; 200 if left out.
+        expect: List<StatusItem>;
     }
 }
 
@@ -294,6 +352,9 @@ table! {
         on_store_failure: OnStoreFailure;
         /// "local" counts in each gateway apart, on purpose.
         store: Scope = "\"shared\"";
+        /// How long whoever it denies stays denied, however little is used then; of several, each denial after the end of
+        /// one is followed by the next.
+        penalty: Steps;
         /// The most units that a gateway takes ahead of a busy key's requests; the limit may be exceeded by so many for
         /// each gateway. Counted in Valkey only, and on routes where it is the only policy. Concurrency: how long what a
         /// gateway holds counts once it is dead; 60s if left out.
@@ -314,12 +375,46 @@ table! {
 }
 
 table! {
+    /// A plan: limits for the callers that are on it.
+    Tier {
+        /// By policy: the limit that stands in for its own. A bucket's burst keeps its ratio to the limit's count.
+        limits: Pairs<NewLimit> = "{}";
+    }
+}
+
+table! {
     /// Windows that begin as those of a calendar.
     CalendarTable {
         /// What they are; weeks begin on Monday.
         calendar: CalendarUnit, required;
         /// Whose midnight it is: a time zone of the IANA database, as "Europe/Berlin" or "UTC".
         tz: ZoneName, required;
+    }
+}
+
+table! {
+    /// Limits for single callers or networks.
+    Override {
+        /// Networks; of several that hold an address the narrowest counts.
+        ip: List<IpNet>;
+        /// Instead of networks: verified identities.
+        identity: List<String>;
+        /// By policy: the limit that stands in for its own. A bucket's burst keeps its ratio to the limit's count.
+        limits: Pairs<NewLimit>, required;
+    }
+}
+
+table! {
+    /// Who is not limited.
+    Exemption {
+        /// Networks.
+        ip: List<IpNet>;
+        /// Instead of networks: verified identities.
+        identity: List<String>;
+        /// Instead of callers: routes.
+        route: List<String>;
+        /// The policies that do not apply; none does if left out.
+        policies: List<String>;
     }
 }
 

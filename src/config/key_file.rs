@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::build::WITHOUT_FILES;
+use super::build::{WITHOUT_FILES, unfit};
 use super::collections::{Named, OneOrMany, Pairs};
 use super::decode::{At, Decode, Reader, table};
 use super::error::{Code, Diagnostic, Finding, Findings, did_you_mean};
@@ -16,7 +16,7 @@ use super::shape::Shape;
 use super::source::{Place, Sources};
 use super::tree::{self, Node};
 use super::{Look, read};
-use crate::check::{Identity, NewLimit};
+use crate::check::{Identity, Limits, NewLimit, Policy};
 use crate::client::api_key::{KeyHash, Ring};
 
 table! {
@@ -45,8 +45,8 @@ pub type Keys = Ring<Identity>;
 /// What a file of keys may refer to.
 #[derive(Clone, Copy, Debug)]
 pub struct Names<'a> {
-    /// The policies.
-    pub policies: &'a [&'a str],
+    /// The policies by name, and what they are if they could be built.
+    pub policies: &'a [(&'a str, Option<&'a Arc<Policy>>)],
     /// The tiers; `None` where there is no table of them, and any will do.
     pub tiers: Option<&'a [&'a str]>,
 }
@@ -167,12 +167,14 @@ pub(super) fn build(file: &KeyFile, names: Names<'_>, findings: &Findings) -> Op
         check_names(name, holder, names, findings);
         let tier = holder.tier.as_ref().map(|tier| tier.value.as_str().into());
         let limits = holder.limits.iter().flat_map(|limits| &limits.value.0);
+        let limits = limits.filter_map(|(policy, limit)| {
+            let (_, policy) = find(names.policies, &policy.value)?;
+            own_limits(name, policy?, limit, findings)
+        });
         let identity = Arc::new(Identity {
             id: Some(name.as_str().into()),
             tier,
-            limits: limits
-                .map(|(policy, limit)| (policy.value.as_str().into(), limit.value))
-                .collect(),
+            limits: limits.collect(),
             ..Identity::default()
         });
         let hashes = holder
@@ -234,9 +236,30 @@ fn check_names(name: &str, holder: &Holder, names: Names<'_>, findings: &Finding
         }
     }
     let limits = holder.limits.iter().flat_map(|limits| &limits.value.0);
+    let policies: Vec<&str> = names.policies.iter().map(|(name, _)| *name).collect();
     for (policy, _) in limits {
-        if !names.policies.contains(&policy.value.as_str()) {
-            missing("policy", policy, names.policies);
+        if find(names.policies, &policy.value).is_none() {
+            missing("policy", policy, &policies);
+        }
+    }
+}
+
+fn find<'p, T: Copy>(policies: &[(&'p str, T)], name: &str) -> Option<(&'p str, T)> {
+    policies.iter().find(|(known, _)| *known == name).copied()
+}
+
+/// What the policy's limits are for the holder.
+fn own_limits(
+    holder: &str,
+    policy: &Arc<Policy>,
+    limit: &At<NewLimit>,
+    findings: &Findings,
+) -> Option<(Arc<str>, Arc<Limits>)> {
+    match policy.limits.with(limit.value) {
+        Ok(limits) => Some((Arc::clone(&policy.name), Arc::new(limits))),
+        Err(why) => {
+            findings.add(unfit(&format!("key `{holder}`"), &policy.name, limit, why));
+            None
         }
     }
 }

@@ -1,6 +1,6 @@
 //! From a path to a configuration, or to all the reasons why there is none.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -109,6 +109,7 @@ fn load_from(path: &Path, text: Option<String>, options: &LoadOptions) -> Loaded
             sources: &sources,
             io: options.io,
             read: &named,
+            machine: &OnceCell::new(),
             keys: keys.as_ref(),
         };
         build::build(&file, builder)

@@ -25,6 +25,7 @@ mod name;
 mod read;
 mod shape;
 mod source;
+mod steps;
 mod summary;
 mod token;
 mod tree;
@@ -50,16 +51,19 @@ pub use load::{LoadOptions, Loaded, load, load_text};
 pub use name::is_name;
 pub use summary::{schema, summary};
 pub use token::Token;
+pub use units::{duration_text, limit_text, read_duration, read_limit};
 
 use http::{HeaderName, HeaderValue, StatusCode};
 
 use crate::answer;
-use crate::check::{Demand, KeySecret, OnStoreFailure, Policy};
+use crate::check::outcome::Statuses;
+use crate::check::{Demand, KeySecret, OnStoreFailure, Plans, Policy};
 use crate::client;
 use crate::client::sent::Place as SentIn;
 use crate::route;
 use crate::shed;
 use crate::store::valkey::Address;
+use crate::tls;
 
 /// A whole configuration, proven.
 #[derive(Debug)]
@@ -78,6 +82,8 @@ pub struct Config {
     pub upstreams: Vec<Upstream>,
     /// `[policies]`, by name; [`Policy::index`] is the position here.
     pub policies: Vec<Arc<Policy>>,
+    /// `[tiers]`, `[overrides]`, `[exemptions]`, and the limits of API keys.
+    pub plans: Plans,
     /// `[routes]`; [`Route::index`] counts them by name.
     pub routes: route::Table<Arc<Route>>,
     /// Whether a cost stands in the body of any route's requests.
@@ -126,12 +132,14 @@ pub struct Server {
 }
 
 /// `[listeners.NAME]`.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Listener {
     /// Its name.
     pub name: Arc<str>,
     /// Where it listens.
     pub address: SocketAddr,
+    /// TLS to clients; in the clear if none.
+    pub tls: Option<tls::Listening>,
 }
 
 /// `[identity]`. Nobody proves who they are by default.
@@ -223,6 +231,10 @@ pub struct Upstream {
     pub name: Arc<str>,
     /// Where it is.
     pub target: Target,
+    /// TLS to its servers; in the clear if none.
+    pub tls: Option<UpstreamTls>,
+    /// Checks of its servers.
+    pub health: Option<Health>,
     /// Its time limits.
     pub timeouts: Timeouts,
     /// The `Host` field it is sent; the client's if none.
@@ -238,6 +250,41 @@ pub enum Target {
     Servers(Vec<(Arc<str>, NonZeroU32)>),
     /// In the gateway: answers with what it was asked.
     Echo,
+}
+
+/// TLS to the servers of an upstream.
+#[derive(Clone, Debug)]
+pub struct UpstreamTls {
+    /// The name that their certificates have to be for; that of each server, if none.
+    pub sni: Option<Box<str>>,
+    /// Whether certificates are verified.
+    pub verify: bool,
+    /// Whom to believe.
+    pub authorities: tls::Authorities,
+}
+
+/// Checks of an upstream's servers.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Health {
+    /// What is asked of a server.
+    pub probe: Probe,
+    /// From one check to the next, give or take a tenth.
+    pub interval: Duration,
+    /// For a whole check.
+    pub timeout: Duration,
+    /// Checks that pass in a row before a server that failed is healthy.
+    pub healthy_after: u32,
+    /// Checks that fail in a row before a server is not.
+    pub unhealthy_after: u32,
+}
+
+/// What a check asks of a server.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Probe {
+    /// To be connected to; over TLS too, if it speaks that.
+    Connect,
+    /// To answer a GET of this path with one of these statuses.
+    Get(Box<str>, Statuses),
 }
 
 /// Time limits towards an upstream.

@@ -38,7 +38,11 @@ pub fn summary(loaded: &Loaded) -> Option<String> {
         ),
     };
     for listener in &config.listeners {
-        line(format!("listener {}: {}", listener.name, listener.address));
+        let tls = over_tls(loaded.document.as_ref(), "listeners", &listener.name);
+        line(format!(
+            "listener {}: {}{tls}",
+            listener.name, listener.address
+        ));
     }
     line(format!("usage is counted {store}"));
     for route in config.routes.iter() {
@@ -52,7 +56,7 @@ pub fn summary(loaded: &Loaded) -> Option<String> {
             "route {}: {} -> {}: {policies}",
             route.name,
             matched(loaded.document.as_ref(), &route.name),
-            action(config, &route.action)
+            action(loaded, config, &route.action)
         ));
     }
     for policy in &config.policies {
@@ -61,7 +65,70 @@ pub fn summary(loaded: &Loaded) -> Option<String> {
             sentence(policy, config.client_ip.prefixes)
         ));
     }
+    for plan in loaded.document.iter().flat_map(plans) {
+        line(plan);
+    }
     Some(text)
+}
+
+/// What tiers, overrides and exemptions say, as written.
+fn plans(document: &Node) -> Vec<String> {
+    let entries = |table: &str| document.get(table).map(Node::entries).unwrap_or_default();
+    let list = |node: Option<&Node>| -> Option<String> {
+        let Value::List(items) = &node?.value else {
+            return None;
+        };
+        let texts = items.iter().filter_map(|item| match &item.value {
+            Value::Text(text) => Some(text.as_str()),
+            _ => None,
+        });
+        Some(texts.collect::<Vec<_>>().join(", "))
+    };
+    let limits = |node: &Node| {
+        let limits = node.get("limits").map(Node::entries).unwrap_or_default();
+        let limits: Vec<String> = limits
+            .iter()
+            .map(|entry| match &entry.node.value {
+                Value::Text(rate) => format!("{} {rate}", entry.key),
+                Value::Whole(count) => format!("{} {count}", entry.key),
+                _ => entry.key.clone(),
+            })
+            .collect();
+        if limits.is_empty() {
+            "no limits of its own".to_owned()
+        } else {
+            limits.join(", ")
+        }
+    };
+    let whom = |node: &Node| {
+        let of = |key: &str, word: &str| Some(format!("{word}{}", list(node.get(key))?));
+        of("ip", "")
+            .or_else(|| of("identity", "identity "))
+            .or_else(|| of("route", "route "))
+            .unwrap_or_default()
+    };
+    let tiers = entries("tiers")
+        .iter()
+        .map(|entry| format!("tier {}: {}", entry.key, limits(&entry.node)));
+    let overrides = entries("overrides").iter().map(|entry| {
+        let node = &entry.node;
+        format!(
+            "override {}: {} for {}",
+            entry.key,
+            limits(node),
+            whom(node)
+        )
+    });
+    let exemptions = entries("exemptions").iter().map(|entry| {
+        let node = &entry.node;
+        let policies = list(node.get("policies")).unwrap_or_else(|| "every policy".to_owned());
+        format!(
+            "exemption {}: {} is spared {policies}",
+            entry.key,
+            whom(node)
+        )
+    });
+    tiers.chain(overrides).chain(exemptions).collect()
 }
 
 /// What a route matches, as written.
@@ -101,7 +168,13 @@ fn matched(document: Option<&Node>, route: &str) -> String {
     format!("{methods}{host}{path}{}", more.concat())
 }
 
-fn action(config: &Config, action: &Action) -> String {
+/// Whether it is over TLS, as written: where files are not read there is none.
+fn over_tls(document: Option<&Node>, table: &str, name: &str) -> &'static str {
+    let written = document.and_then(|document| document.get(table)?.get(name)?.get("tls"));
+    if written.is_some() { " over TLS" } else { "" }
+}
+
+fn action(loaded: &Loaded, config: &Config, action: &Action) -> String {
     match action {
         Action::Respond(status, _) => format!("answers {}", status.as_u16()),
         Action::Forward(index) => match config.upstreams.get(*index) {
@@ -109,10 +182,11 @@ fn action(config: &Config, action: &Action) -> String {
                 Target::Echo => format!("{} (built-in echo)", upstream.name),
                 Target::Servers(servers) => {
                     format!(
-                        "{} ({} server{})",
+                        "{} ({} server{}{})",
                         upstream.name,
                         servers.len(),
-                        plural(servers.len() as u64)
+                        plural(servers.len() as u64),
+                        over_tls(loaded.document.as_ref(), "upstreams", &upstream.name)
                     )
                 }
             },
@@ -160,31 +234,42 @@ fn cost(price: &Price) -> Option<String> {
 
 /// What a policy means.
 fn sentence(policy: &Policy, prefixes: Prefixes) -> String {
-    let count = policy.rule.count();
+    let count = policy.limits.rule.count();
     let unit = match &policy.unit {
         Unit::Requests => String::new(),
         Unit::ContentBytes => " bytes".to_owned(),
         Unit::Custom(name) => format!(" {name}"),
     };
-    let rule = match policy.rule.limit() {
+    let rule = match policy.limits.rule.limit() {
         Some(limit) => {
-            let window = match policy.rule.calendar() {
+            let window = match policy.limits.rule.calendar() {
                 Some(calendar) => calendar.unit().as_str().to_owned(),
                 None => spaced(Duration::from_micros(limit.window_us.get())),
             };
-            format!(" per {window}, {}", bound(&policy.rule, &window))
+            format!(" per {window}, {}", bound(&policy.limits.rule, &window))
         }
         None => " at once".to_owned(),
     };
     let mut text = format!(
         "{}: {}, {count}{unit}{rule}, {}",
         policy.name,
-        policy.rule.kind().replace('-', " "),
+        policy.limits.rule.kind().replace('-', " "),
         counted_by(&policy.key, prefixes)
     );
-    if let (Rule::Concurrency(rule), Scope::Shared) = (&policy.rule, policy.scope) {
+    if let (Rule::Concurrency(rule), Scope::Shared) = (&policy.limits.rule, policy.scope) {
         let lease = spaced(Duration::from_micros(rule.lease_us().get()));
         let _ = write!(text, ", free within {lease} of a gateway's death");
+    }
+    if let Some(penalty) = &policy.penalty {
+        let steps = penalty.steps_us().iter();
+        let steps: Vec<_> = steps
+            .map(|step| spaced(Duration::from_micros(step.get())))
+            .collect();
+        let _ = write!(
+            text,
+            ", and denied for {} after a denial",
+            steps.join(", then ")
+        );
     }
     if policy.scope == Scope::Local {
         text.push_str(", in each gateway apart");

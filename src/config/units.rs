@@ -3,6 +3,7 @@
 use std::num::NonZeroU64;
 use std::time::Duration;
 
+use crate::check::NewLimit;
 use crate::decide::{CalendarUnit, Limit, UNITS_MAX};
 
 /// A count, and the window it is for.
@@ -146,6 +147,62 @@ fn limit(text: &str, count: u64, window_us: NonZeroU64, is_month: bool) -> Resul
     Ok(Rate { limit, is_month })
 }
 
+/// A rate as [`rate`] reads it: `100/min`.
+pub(crate) fn rate_text(limit: Limit) -> String {
+    format!("{}/{}", limit.count, window_text(limit))
+}
+
+/// The window of a rate, as it is written in one.
+pub(crate) fn window_text(limit: Limit) -> String {
+    let millis = limit.window_us.get() / 1_000;
+    let unit = UNITS.iter().find(|(_, unit)| millis.is_multiple_of(*unit));
+    match unit.map(|(name, unit)| (name, millis / unit)) {
+        Some((name, 1)) => (*name).to_owned(),
+        Some((name, times)) => format!("{times}{name}"),
+        None => duration_text(Duration::from_micros(limit.window_us.get())),
+    }
+}
+
+/// A limit as tiers have it: `100/min`, or a bare count.
+#[must_use]
+pub fn limit_text(limit: NewLimit) -> String {
+    match limit {
+        NewLimit::Rate(rate) => rate_text(rate),
+        NewLimit::Count(count) => count.to_string(),
+    }
+}
+
+/// Reads a limit as tiers have it.
+///
+/// # Errors
+///
+/// What was found, and what to write instead.
+pub fn read_limit(text: &str) -> Result<NewLimit, String> {
+    match text.parse() {
+        Ok(0) => Err(in_words(not_a_limit(text))),
+        Ok(count) if count <= UNITS_MAX => Ok(NewLimit::Count(count)),
+        _ => rate(text)
+            .map(|rate| NewLimit::Rate(rate.limit))
+            .map_err(in_words),
+    }
+}
+
+/// Reads a duration: `90s`, `1h30m`.
+///
+/// # Errors
+///
+/// What was found, and what to write instead.
+pub fn read_duration(text: &str) -> Result<Duration, String> {
+    duration(text).map_err(in_words)
+}
+
+fn in_words(refusal: Refusal) -> String {
+    match refusal.help {
+        Some(help) => format!("{}; {help}", refusal.why),
+        None => refusal.why,
+    }
+}
+
 /// `64KiB`: a whole number of bytes, in powers of two.
 pub(crate) fn size(text: &str) -> Result<u64, Refusal> {
     let (digits, letters) = leading(text, |c| c.is_ascii_digit() || c == '_');
@@ -200,7 +257,8 @@ pub(crate) fn percent(text: &str) -> Result<u8, Refusal> {
 }
 
 /// A duration as `duration` reads it: `1h30m`.
-pub(crate) fn duration_text(duration: Duration) -> String {
+#[must_use]
+pub fn duration_text(duration: Duration) -> String {
     let mut rest = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let mut text = String::new();
     for (name, unit) in UNITS.iter().filter(|(name, _)| *name != "min") {

@@ -8,6 +8,7 @@ use crate::answer::{Legacy, UpstreamFields, When};
 use crate::check::{Mode, OnMissingKey, OnStoreFailure, Scope};
 use crate::decide::CalendarUnit;
 use crate::shed::Priority;
+use crate::tls::Oldest;
 
 /// `mode` of the top level.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -100,6 +101,7 @@ words!(Legacy { "none" => Self::None, "seconds" => Self::Seconds, "epoch" => Sel
 words!(When { "always" => Self::Always, "near-limit" => Self::NearLimit, "reject" => Self::Reject });
 words!(UpstreamFields { "merge" => Self::Merge, "pass" => Self::Pass, "replace" => Self::Replace });
 words!(ClientIpInLogs { "full" => Self::Full, "masked" => Self::Masked, "hash" => Self::Hash });
+words!(Oldest { "1.2" => Self::Tls12, "1.3" => Self::Tls13 });
 words!(LevelFilter {
     "off" => Self::OFF,
     "error" => Self::ERROR,

@@ -2,6 +2,7 @@
 //!
 //! Lua twin: `lua/decide.lua`.
 
+use super::penalty::{self, Beside};
 use super::{Change, Cost, Decision, Rule, State, Timestamp, Verdict};
 
 /// One check, and what is kept for it.
@@ -15,32 +16,77 @@ pub struct Ask<'a> {
     pub cost: Cost,
     /// Counted, but denies nothing.
     pub shadow: bool,
+    /// The penalty beside it, if there is one.
+    pub beside: Option<Beside<'a>>,
 }
 
-/// Decides all of `asks` at `now`. The changes and decisions come in their order.
+/// What one check comes to.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Step {
+    /// What becomes of the kind's state.
+    pub change: Change,
+    /// From when on what is kept then equals a fresh state.
+    pub fresh_at: Timestamp,
+    /// What to keep of the penalty from now on; `None` is what was kept.
+    pub penalty: Option<penalty::State>,
+    /// The answer.
+    pub decision: Decision,
+}
+
+/// Decides all of `asks` at `now`. What they come to stands in their order.
 ///
 /// If an enforced check denies, nothing is charged: a check that would have allowed then answers as if it had only
-/// looked. A check in shadow is charged if it allows by itself and no enforced check denies. The one change that a
-/// denial makes is to a state from the future, which it moves to now.
+/// looked. A check in shadow is charged if it allows by itself and no enforced check denies. A denial makes two changes at
+/// most: a state from the future it moves to now, and a penalty beside it may begin.
 #[must_use]
-pub fn decide_all(asks: &[Ask<'_>], now: Timestamp) -> Vec<(Change, Decision)> {
-    let mut steps: Vec<_> = asks
-        .iter()
-        .map(|a| a.rule.decide(a.kept, now, a.cost))
-        .collect();
+pub fn decide_all(asks: &[Ask<'_>], now: Timestamp) -> Vec<Step> {
+    let mut steps: Vec<_> = asks.iter().map(|ask| ask.decide(now)).collect();
     let denied = asks
         .iter()
         .zip(&steps)
-        .any(|(ask, (_, decision))| !ask.shadow && is_denial(decision));
+        .any(|(ask, step)| !ask.shadow && is_denial(&step.decision));
     if denied {
         for (ask, step) in asks.iter().zip(&mut steps) {
-            if !is_denial(&step.1) {
-                let looked = ask.rule.decide(ask.kept, now, Cost::new(0));
-                *step = (Change::None, looked.1);
+            if !is_denial(&step.decision) {
+                *step = ask.looking().decide(now);
             }
         }
     }
     steps
+}
+
+impl Ask<'_> {
+    /// The same, taking nothing.
+    const fn looking(&self) -> Self {
+        Self {
+            cost: Cost::NONE,
+            ..*self
+        }
+    }
+
+    /// Decides it alone.
+    fn decide(&self, now: Timestamp) -> Step {
+        let (change, decision) = self.rule.decide(self.kept, now, self.cost);
+        let fresh_at = self.rule.fresh_at(now, &decision);
+        let Some(beside) = &self.beside else {
+            return Step {
+                change,
+                fresh_at,
+                penalty: None,
+                decision,
+            };
+        };
+        let look = || self.rule.decide(self.kept, now, Cost::NONE).1;
+        let (penalty, weighed) = beside.weigh(now, self.cost, decision, look);
+        // What a penalty alone denies is not charged.
+        let is_charged = is_denial(&decision) || !is_denial(&weighed);
+        Step {
+            change: if is_charged { change } else { Change::None },
+            fresh_at,
+            penalty,
+            decision: weighed,
+        }
+    }
 }
 
 fn is_denial(decision: &Decision) -> bool {
@@ -75,16 +121,17 @@ mod tests {
                 kept: None,
                 cost: Cost::new(cost),
                 shadow,
+                beside: None,
             })
             .collect();
         let steps = decide_all(&asks, Timestamp::from_micros(0));
         steps
             .into_iter()
-            .map(|(change, d)| {
+            .map(|step| {
                 (
-                    d.verdict == Verdict::Allow,
-                    d.remaining,
-                    change != Change::None,
+                    step.decision.verdict == Verdict::Allow,
+                    step.decision.remaining,
+                    step.change != Change::None,
                 )
             })
             .collect()

@@ -12,7 +12,7 @@ use std::num::NonZeroU64;
 use serde::{Deserialize, Serialize};
 
 use super::bucket::share_of;
-use super::{Cost, Decision, TooLarge, UNITS_MAX, USED_MAX, Verdict};
+use super::{Cost, Decision, Penalised, TooLarge, UNITS_MAX, USED_MAX, Verdict};
 
 /// What a denial tells to wait: when a unit comes free nobody can say.
 const RETRY_US: u64 = 1_000_000;
@@ -87,6 +87,7 @@ impl Concurrency {
             retry_after_us,
             reset_after_us: if used > 0 { self.lease_us.get() } else { 0 },
             delay_us: 0,
+            penalised: Penalised::No,
         }
     }
 

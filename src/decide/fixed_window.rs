@@ -12,7 +12,9 @@ use serde::{Deserialize, Serialize};
 
 use super::bucket::share_of;
 use super::calendar::{Calendar, Within};
-use super::{Charge, Cost, Decision, Limit, Timestamp, TooLarge, UNITS_MAX, USED_MAX, Verdict};
+use super::{
+    Charge, Cost, Decision, Limit, Penalised, Timestamp, TooLarge, UNITS_MAX, USED_MAX, Verdict,
+};
 
 /// What the windows are aligned to.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -131,6 +133,7 @@ impl FixedWindow {
             retry_after_us,
             reset_after_us: if begun { window.left_us } else { 0 },
             delay_us: 0,
+            penalised: Penalised::No,
         }
     }
 

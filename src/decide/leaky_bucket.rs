@@ -8,7 +8,7 @@
 use std::num::NonZeroU64;
 
 use super::bucket::{Meter, Owed, State};
-use super::{Charge, Cost, Decision, Limit, Timestamp, TooLarge, Verdict};
+use super::{Charge, Cost, Decision, Limit, Penalised, Timestamp, TooLarge, Verdict};
 
 /// `limit` units per window leave, `burst` of them fit in.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -117,6 +117,7 @@ impl LeakyBucket {
             retry_after_us,
             reset_after_us: drained_after,
             delay_us,
+            penalised: Penalised::No,
         }
     }
 

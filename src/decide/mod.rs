@@ -11,17 +11,19 @@ mod exact;
 pub mod fixed_window;
 mod leaky_bucket;
 mod log;
+pub mod penalty;
 pub mod sliding_counter;
 pub mod sliding_log;
 mod token_bucket;
 
 use std::num::{NonZeroU32, NonZeroU64};
 
-pub use all::{Ask, decide_all};
+pub use all::{Ask, Step, decide_all};
 pub use calendar::{Calendar, CalendarUnit};
 pub use concurrency::Concurrency;
 pub use fixed_window::{Anchor, FixedWindow};
 pub use leaky_bucket::LeakyBucket;
+pub use penalty::Penalty;
 pub use sliding_counter::SlidingCounter;
 pub use sliding_log::SlidingLog;
 pub use token_bucket::TokenBucket;
@@ -119,6 +121,20 @@ pub struct Decision {
     pub reset_after_us: u64,
     /// How long an allowed request waits for its turn; 0 but in a leaky bucket.
     pub delay_us: u64,
+    /// Whether a penalty denies.
+    pub penalised: Penalised,
+}
+
+/// Whether a penalty denies whom a check is about.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Penalised {
+    /// None does.
+    #[default]
+    No,
+    /// One begins with this denial.
+    Begins,
+    /// One runs.
+    Runs,
 }
 
 impl Decision {
@@ -251,6 +267,12 @@ impl Rule {
         }
     }
 
+    /// Whether it is a bucket: then what is used is no count of a window.
+    #[must_use]
+    pub const fn is_bucket(&self) -> bool {
+        matches!(self, Self::TokenBucket(_) | Self::LeakyBucket(_))
+    }
+
     /// The calendar that its windows are aligned to, if they are to one.
     #[must_use]
     pub fn calendar(&self) -> Option<&Calendar> {
@@ -258,6 +280,54 @@ impl Rule {
             Self::FixedWindow(rule) => rule.calendar(),
             _ => None,
         }
+    }
+
+    /// The same with another limit. A bucket's burst grows and shrinks with the count, rounded up. What has no window
+    /// stays as it is.
+    ///
+    /// # Errors
+    ///
+    /// [`TooLarge`] when the numbers would not stay exact.
+    pub fn with_limit(&self, limit: Limit) -> Result<Self, TooLarge> {
+        match self {
+            Self::FixedWindow(rule) => {
+                FixedWindow::new(limit, rule.anchor().clone()).map(Self::FixedWindow)
+            }
+            Self::SlidingLog(_) => SlidingLog::new(limit).map(Self::SlidingLog),
+            Self::SlidingCounter(rule) => {
+                SlidingCounter::new(limit, rule.strict()).map(Self::SlidingCounter)
+            }
+            Self::TokenBucket(_) => {
+                TokenBucket::new(limit, self.burst_with(limit.count)).map(Self::TokenBucket)
+            }
+            Self::LeakyBucket(rule) => {
+                LeakyBucket::new(limit, self.burst_with(limit.count), rule.max_wait_us())
+                    .map(Self::LeakyBucket)
+            }
+            Self::Concurrency(_) => Ok(self.clone()),
+        }
+    }
+
+    /// The same with another number of units at once. What has a window stays as it is, and so does what may have none.
+    ///
+    /// # Errors
+    ///
+    /// [`TooLarge`] when the numbers would not stay exact.
+    pub fn with_count(&self, count: u64) -> Result<Self, TooLarge> {
+        match (self, NonZeroU64::new(count)) {
+            (Self::Concurrency(rule), Some(count)) => {
+                Concurrency::new(count, rule.lease_us()).map(Self::Concurrency)
+            }
+            _ => Ok(self.clone()),
+        }
+    }
+
+    /// As many times `count` as the burst is of this rule's, rounded up.
+    fn burst_with(&self, count: NonZeroU64) -> NonZeroU64 {
+        let grown = u128::from(self.capacity()).saturating_mul(u128::from(count.get()));
+        let burst = grown.div_ceil(u128::from(self.count().get()));
+        let burst = u64::try_from(burst).unwrap_or(u64::MAX);
+        NonZeroU64::new(burst).unwrap_or(NonZeroU64::MIN)
     }
 
     /// From when on what is kept equals a fresh state, where `decision` was made at `now`. In process what is lent counts
@@ -443,6 +513,8 @@ pub enum State {
     Bucket(bucket::State),
     /// Of concurrency.
     Concurrency(concurrency::State),
+    /// Of a penalty.
+    Penalty(penalty::State),
 }
 
 impl State {
@@ -464,6 +536,16 @@ impl State {
 
     const fn as_sliding_counter(&self) -> Option<sliding_counter::State> {
         if let Self::SlidingCounter(state) = self {
+            Some(*state)
+        } else {
+            None
+        }
+    }
+
+    /// That of a penalty, if it is one.
+    #[must_use]
+    pub const fn as_penalty(&self) -> Option<penalty::State> {
+        if let Self::Penalty(state) = self {
             Some(*state)
         } else {
             None

@@ -13,7 +13,8 @@ use serde::{Deserialize, Serialize};
 use super::bucket::share_of;
 use super::exact::{Tick, ticks_of};
 use super::{
-    Charge, Cost, Decision, EXACT_MAX, Limit, Timestamp, TooLarge, UNITS_MAX, USED_MAX, Verdict,
+    Charge, Cost, Decision, EXACT_MAX, Limit, Penalised, Timestamp, TooLarge, UNITS_MAX, USED_MAX,
+    Verdict,
 };
 
 /// About `limit` units in any window.
@@ -137,6 +138,7 @@ impl SlidingCounter {
                 _ => 0,
             },
             delay_us: 0,
+            penalised: Penalised::No,
         }
     }
 

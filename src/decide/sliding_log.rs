@@ -10,7 +10,9 @@ use std::num::NonZeroU64;
 use super::bucket::share_of;
 use super::log::span;
 pub use super::log::{Entry, State};
-use super::{Charge, Cost, Decision, Limit, Timestamp, TooLarge, UNITS_MAX, USED_MAX, Verdict};
+use super::{
+    Charge, Cost, Decision, Limit, Penalised, Timestamp, TooLarge, UNITS_MAX, USED_MAX, Verdict,
+};
 
 /// The most records that a refund rewrites, those after its own; with more of them nothing is given back.
 const REFUND_REACH: usize = 1000;
@@ -107,6 +109,7 @@ impl SlidingLog {
                 0
             },
             delay_us: 0,
+            penalised: Penalised::No,
         }
     }
 

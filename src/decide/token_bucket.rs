@@ -7,7 +7,7 @@
 use std::num::NonZeroU64;
 
 use super::bucket::{Meter, Owed, State};
-use super::{Charge, Cost, Decision, Limit, Timestamp, TooLarge, Verdict};
+use super::{Charge, Cost, Decision, Limit, Penalised, Timestamp, TooLarge, Verdict};
 
 /// `limit` units per window, `burst` of them at once.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -84,6 +84,7 @@ impl TokenBucket {
             retry_after_us,
             reset_after_us: self.meter.paid_after(owed, now),
             delay_us: 0,
+            penalised: Penalised::No,
         }
     }
 

@@ -17,6 +17,7 @@ use crate::answer::{self, Answer, Asked, Refusal};
 use crate::check::cost::Body;
 use crate::check::demand::demand;
 use crate::check::entity::Caller;
+use crate::check::tier::Terms;
 use crate::check::{Check, Demand, Demanded, Ruling};
 use crate::client;
 use crate::clock;
@@ -99,26 +100,30 @@ async fn decide<'g>(
     ctx.route = Some(Arc::clone(matched.route));
     // Before anything is charged.
     ctx.load = Some(take_place(gateway, matched.route)?);
-    ctx.identity = gateway
+    let identity = gateway
         .callers
         .identify(&view, ctx.client, gateway.metrics.families());
+    ctx.identity = identity.clone();
     let caller = Caller {
         request: view,
         client_ip: ctx.client.ip,
         prefixes: config.client_ip.prefixes,
-        identity: &ctx.identity,
+        identity: &identity,
         route: &matched.route.name,
         params: &matched.params,
     };
-    let mut demanded = demand(
-        &matched.route.demands,
-        &caller,
-        body,
-        &config.store.key_secret,
-    );
+    let granted = gateway.limiter.granted();
+    let terms = Terms {
+        plans: &config.plans,
+        granted: granted
+            .as_ref()
+            .map(|it| (&it.granted, it.now(ctx.started))),
+    };
+    let secret = &config.store.key_secret;
+    let mut demanded = demand(&matched.route.demands, &caller, body, secret, terms);
     tally::not_asked(gateway, ctx, &demanded);
     tally::missing_costs(gateway, &demanded.unpriced);
-    refuse_without_key(&demanded)?;
+    refuse_without_key(gateway, &demanded)?;
     ctx.place = place(gateway, &mut demanded);
     let outcome = gateway.limiter.decide(&demanded.checks).await;
     ctx.settling
@@ -181,13 +186,17 @@ fn take_place(gateway: &Gateway, route: &Route) -> Result<shed::Place, Refusal<'
 }
 
 /// Refuses a request whose caller cannot be told, where a policy has to.
-fn refuse_without_key<'g>(demanded: &Demanded<'g>) -> Result<(), Refusal<'g>> {
+fn refuse_without_key<'g>(
+    gateway: &'g Gateway,
+    demanded: &Demanded<'_>,
+) -> Result<(), Refusal<'g>> {
     if demanded.ambiguous.is_some() {
         return Err(malformed(
             "What tells callers apart here stands in the request twice, with different values.",
         ));
     }
-    match demanded.missing.first() {
+    let missing = demanded.missing.first();
+    match missing.and_then(|policy| gateway.config.policies.get(policy.index)) {
         Some(policy) => Err(Refusal::MissingKey(policy)),
         None => Ok(()),
     }
@@ -202,9 +211,7 @@ fn place<'g>(gateway: &'g Gateway, demanded: &mut Demanded<'g>) -> Option<Place>
     let place = gateway.room.take();
     if place.is_none() {
         for check in demanded.checks.iter_mut().filter(|check| queues(check)) {
-            if let Some(Some(rule)) = gateway.unqueued.get(check.policy.index) {
-                check.rule = rule;
-            }
+            check.rule = check.limits.unqueued.as_ref().unwrap_or(check.rule);
         }
     }
     place

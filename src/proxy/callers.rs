@@ -123,12 +123,15 @@ impl KeyRing {
         if !watched.is_to_be_read() {
             return;
         }
-        let policies: Vec<&str> = (gateway.config.policies.iter())
-            .map(|policy| &*policy.name)
+        let config = &gateway.config;
+        let policies: Vec<_> = (config.policies.iter())
+            .map(|policy| (&*policy.name, Some(policy)))
             .collect();
+        let mut tiers: Vec<&str> = config.plans.tiers.keys().map(|tier| &**tier).collect();
+        tiers.sort_unstable();
         let names = Names {
             policies: &policies,
-            tiers: None,
+            tiers: (!tiers.is_empty()).then_some(&tiers),
         };
         let env: BTreeMap<_, _> = LoadOptions::from_process().env;
         let read = config::read_keys(&settings.file, names, &env);

@@ -13,7 +13,7 @@ use super::gateway::Gateway;
 use super::settle::Settling;
 use super::slot::Slot;
 use super::wait::Place;
-use crate::check::{Check, EntityKey, Identity, Policy, Ruling, Source};
+use crate::check::{Check, EntityKey, Identity, Limits, Policy, Ruling, Source};
 use crate::client::Client;
 use crate::clock;
 use crate::config::Route;
@@ -33,6 +33,8 @@ pub struct Context {
     pub request_id: HeaderValue,
     /// The other end of the connection.
     pub peer_ip: Option<IpAddr>,
+    /// Whether that speaks TLS to us.
+    pub encrypted: bool,
     /// Who calls.
     pub client: Client,
     /// Who that is, as far as it is proven.
@@ -103,7 +105,8 @@ pub struct Forwarding {
 #[derive(Clone, Debug)]
 pub struct OwnCheck {
     policy: Arc<Policy>,
-    /// What it was decided by: the policy's own, or another in its place.
+    limits: Arc<Limits>,
+    /// What it was decided by: the rule of the limits, or another in its place.
     rule: Rule,
     entity: EntityKey,
     cost: Cost,
@@ -116,6 +119,7 @@ impl OwnCheck {
     pub fn new(check: &Check<'_>, policies: &[Arc<Policy>]) -> Option<Self> {
         Some(Self {
             policy: Arc::clone(policies.get(check.policy.index)?),
+            limits: Arc::clone(check.limits),
             rule: check.rule.clone(),
             entity: check.entity,
             cost: check.cost,
@@ -134,6 +138,7 @@ impl OwnCheck {
     pub fn as_check(&self) -> Check<'_> {
         Check {
             policy: &self.policy,
+            limits: &self.limits,
             rule: &self.rule,
             entity: self.entity,
             cost: self.cost,
@@ -195,6 +200,7 @@ impl Context {
             started_at_us: clock::wall_now_us(),
             request_id: HeaderValue::from_static(""),
             peer_ip: None,
+            encrypted: false,
             client: Client {
                 ip: None,
                 through_trusted: false,

@@ -10,6 +10,7 @@ use http::{HeaderMap, StatusCode};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::prelude::HttpPeer;
 use pingora::{Error, ErrorSource, ErrorType};
+use tracing::warn;
 
 use super::context::Context;
 use super::gateway::Gateway;
@@ -37,14 +38,11 @@ pub static X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 pub fn peer(ctx: &mut Context) -> pingora::Result<Box<HttpPeer>> {
     let gateway = Arc::clone(&ctx.gateway);
     let (index, upstream) = upstream(&gateway, ctx).ok_or_else(no_server)?;
-    let server = gateway
-        .pools
-        .get(index)
-        .and_then(|pool| pool.next(ctx.upstream.server))
-        .ok_or_else(no_server)?;
-    ctx.upstream.server = Some(server);
+    let pool = gateway.pools.get(index).ok_or_else(no_server)?;
+    let stop = pool.next(ctx.upstream.server).ok_or_else(no_server)?;
+    ctx.upstream.server = Some(stop.address);
     ctx.upstream.started.get_or_insert_with(monotonic_now);
-    let mut peer = HttpPeer::new(server, false, String::new());
+    let mut peer = pool.peer(stop);
     let times = upstream.timeouts;
     let left = |time: Duration| time_left(ctx).map_or(time, |left| left.min(time));
     peer.options.connection_timeout = Some(left(times.connect));
@@ -52,8 +50,6 @@ pub fn peer(ctx: &mut Context) -> pingora::Result<Box<HttpPeer>> {
     peer.options.read_timeout = Some(left(times.read));
     peer.options.write_timeout = Some(left(times.write));
     peer.options.idle_timeout = Some(times.idle);
-    // Connections of one upstream are not shared with another whose settings differ.
-    peer.group_key = u64::try_from(index).unwrap_or(u64::MAX);
     Ok(Box::new(peer))
 }
 
@@ -106,7 +102,7 @@ pub fn request_head(
         ctx.client,
         ctx.peer_ip,
         host,
-        false,
+        ctx.encrypted,
         &original.headers,
     );
     for (name, value) in fields {
@@ -292,6 +288,26 @@ pub fn may_retry(ctx: &mut Context) -> bool {
     again
 }
 
+/// Says in the log why TLS to an upstream does not come about: once in a while, however many requests it fails.
+pub fn tell_of_tls(ctx: &Context, error: &Error) {
+    let is_of_tls = is_tls(error.etype());
+    if let Some((index, upstream)) = upstream(&ctx.gateway, ctx).filter(|_| is_of_tls)
+        && let Some(pool) = ctx.gateway.pools.get(index)
+        && pool.may_tell(monotonic_now())
+    {
+        let address = ctx.upstream.server.map(|address| address.to_string());
+        warn!(upstream = %upstream.name, address, %error, "no TLS to the upstream");
+    }
+}
+
+/// Whether it is about TLS.
+const fn is_tls(error: &ErrorType) -> bool {
+    matches!(
+        error,
+        ErrorType::TLSHandshakeFailure | ErrorType::TLSHandshakeTimedout | ErrorType::InvalidCert
+    )
+}
+
 /// The status that tells of a failure; `None` when there is nobody left to tell.
 pub fn status_of(error: &Error) -> Option<StatusCode> {
     match (error.etype(), error.esource()) {
@@ -313,6 +329,7 @@ pub fn status_of(error: &Error) -> Option<StatusCode> {
         (ErrorType::ConnectRefused | ErrorType::ConnectError | ErrorType::ConnectNoRoute, _) => {
             Some(StatusCode::BAD_GATEWAY)
         }
+        (error, _) if is_tls(error) => Some(StatusCode::BAD_GATEWAY),
         _ => Some(StatusCode::INTERNAL_SERVER_ERROR),
     }
 }

@@ -7,20 +7,21 @@ use std::sync::atomic::AtomicBool;
 
 use arc_swap::ArcSwap;
 use http::{HeaderMap, StatusCode};
+use tokio::sync::Notify;
 use tracing::{info, warn};
 
 use super::callers::Callers;
 use super::context::Context;
+use super::peer::Made;
 use super::pool::Pool;
 use super::settle::Unsettled;
 use super::wait::Room;
 use crate::answer;
 use crate::check::{Demand, KeySecret};
 use crate::clock::{Clock, monotonic_now, wall_now_us};
-use crate::config::{Config, StoreKind, Target};
-use crate::decide::Rule;
+use crate::config::{Config, StoreKind, Target, Upstream};
 use crate::record::access_log::AccessLog;
-use crate::record::metrics::{Labels, Metrics, RouteLabels};
+use crate::record::metrics::{Labels, Metrics, RouteLabels, UpstreamLabels};
 use crate::shed::Load;
 use crate::store::Cause;
 use crate::store::limiter::Limiter;
@@ -46,8 +47,6 @@ pub struct Gateway {
     pub load: Load,
     /// Room to wait in.
     pub room: Room,
-    /// For each leaky bucket the rule by which nobody waits, for when there is no room to; by policy.
-    pub unqueued: Box<[Option<Rule>]>,
     /// Requests that have ended, and whose charges are being settled.
     pub unsettled: Unsettled,
     /// Whether the log says that a forwarding header is not read: once is enough.
@@ -56,24 +55,50 @@ pub struct Gateway {
 
 /// The gateway in force. A reload puts another in its place; a request keeps the one that it began with.
 #[derive(Clone, Debug)]
-pub struct Current(Arc<ArcSwap<Gateway>>);
+pub struct Current {
+    gateway: Arc<ArcSwap<Gateway>>,
+    changed: Arc<Notify>,
+}
 
 impl Current {
     /// This one for now.
     #[must_use]
     pub fn new(gateway: Gateway) -> Self {
-        Self(Arc::new(ArcSwap::from_pointee(gateway)))
+        Self {
+            gateway: Arc::new(ArcSwap::from_pointee(gateway)),
+            changed: Arc::default(),
+        }
     }
 
     /// The gateway in force.
     #[must_use]
     pub fn get(&self) -> Arc<Gateway> {
-        self.0.load_full()
+        self.gateway.load_full()
     }
 
     /// Puts another in force. Returns the one before.
     pub fn put(&self, gateway: Gateway) -> Arc<Gateway> {
-        self.0.swap(Arc::new(gateway))
+        let earlier = self.gateway.swap(Arc::new(gateway));
+        self.changed.notify_one();
+        earlier
+    }
+
+    /// Until another is in force, or its servers are elsewhere, since this was last waited for. One may wait.
+    pub(super) async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    /// Looks the upstreams' names up again. Blocks.
+    pub(super) fn resolve(&self) {
+        let changed = self
+            .get()
+            .pools
+            .iter()
+            .filter(|pool| pool.resolve())
+            .count();
+        if changed > 0 {
+            self.changed.notify_one();
+        }
     }
 }
 
@@ -91,6 +116,7 @@ impl Gateway {
             StoreKind::Valkey(settings) => {
                 let prefix = Arc::clone(&config.store.prefix);
                 let (store, connector) = ValkeyStore::new(settings.clone(), prefix, None);
+                store.set_policies(&config.policies);
                 (Some(store), Some(connector))
             }
         };
@@ -109,11 +135,11 @@ impl Gateway {
             pools: pools(&config),
             load: Load::new(config.load_shedding, monotonic_now()),
             room: Room::new(config.server.max_waiting),
-            unqueued: unqueued(&config),
             unsettled: Unsettled::default(),
             told_of_forwarding: AtomicBool::new(false),
             config,
         };
+        gateway.show_health();
         Ok((gateway, connector))
     }
 
@@ -126,9 +152,10 @@ impl Gateway {
             (&config.store.kind, self.limiter.shared())
         {
             store.renew(settings.clone());
+            store.set_policies(&config.policies);
         }
         self.load.apply(config.load_shedding);
-        Self {
+        let next = Self {
             limiter: Arc::clone(&self.limiter),
             callers: Callers::of(&config, self.metrics.families()),
             metrics: self.metrics.renewed(&labels(&config)),
@@ -136,10 +163,31 @@ impl Gateway {
             pools: pools(&config),
             load: self.load.clone(),
             room: self.room.clone(),
-            unqueued: unqueued(&config),
             unsettled: self.unsettled.clone(),
             told_of_forwarding: AtomicBool::new(false),
             config,
+        };
+        let upstreams = next.config.upstreams.iter().zip(&next.pools);
+        for (upstream, pool) in upstreams.filter(|(upstream, _)| upstream.health.is_some()) {
+            let before = self.config.upstreams.iter().zip(&self.pools);
+            let same = before
+                .filter(|(earlier, _)| earlier.name == upstream.name && earlier.health.is_some())
+                .map(|(_, pool)| pool);
+            same.for_each(|earlier| pool.take_over(earlier));
+        }
+        next.show_health();
+        next
+    }
+
+    /// Shows in the metrics which servers get requests.
+    pub(super) fn show_health(&self) {
+        for (index, (upstream, pool)) in self.config.upstreams.iter().zip(&self.pools).enumerate() {
+            for server in checked(upstream) {
+                let series = self.metrics.upstream(index);
+                if let Some(gauge) = series.and_then(|series| series.healthy_server(server)) {
+                    gauge.set(pool.is_healthy(server).into());
+                }
+            }
         }
     }
 
@@ -185,28 +233,27 @@ fn restore(local: &LocalStore, path: &Path, secret: &KeySecret) {
 }
 
 fn pools(config: &Config) -> Box<[Pool]> {
+    let mut made = Made::default();
     let pools: Box<[Pool]> = config
         .upstreams
         .iter()
-        .map(|upstream| {
-            let servers = match &upstream.target {
-                Target::Servers(servers) => servers.clone(),
-                Target::Echo => Vec::new(),
-            };
-            Pool::new(Arc::clone(&upstream.name), servers)
-        })
+        .map(|upstream| Pool::new(upstream, &mut made))
         .collect();
-    // Known before the first request; later looked up in the background.
-    pools.iter().for_each(Pool::resolve);
+    for pool in &pools {
+        // Known before the first request; later looked up in the background.
+        pool.resolve();
+    }
     pools
 }
 
-fn unqueued(config: &Config) -> Box<[Option<Rule>]> {
-    config
-        .policies
-        .iter()
-        .map(|policy| policy.rule.without_waiting())
-        .collect()
+/// The servers of an upstream that are checked.
+fn checked(upstream: &Upstream) -> Vec<&str> {
+    match &upstream.target {
+        Target::Servers(servers) if upstream.health.is_some() => {
+            servers.iter().map(|(name, _)| &**name).collect()
+        }
+        _ => Vec::new(),
+    }
 }
 
 /// What metrics need of a configuration, in the order of its indexes.
@@ -227,10 +274,22 @@ fn labels(config: &Config) -> Labels<'_> {
             })
             .collect(),
         policies: &config.policies,
+        plans: &config.plans,
         upstreams: config
             .upstreams
             .iter()
-            .map(|upstream| Arc::clone(&upstream.name))
+            .map(|upstream| UpstreamLabels {
+                name: &upstream.name,
+                checked: checked(upstream),
+            })
+            .collect(),
+        certificates: config
+            .listeners
+            .iter()
+            .filter_map(|listener| {
+                let until_s = listener.tls.as_ref()?.validity().until_s;
+                Some((&*listener.name, until_s))
+            })
             .collect(),
         shared: !matches!(config.store.kind, StoreKind::Local),
     }

@@ -1,6 +1,7 @@
 //! The edge: what stands between a socket and Pingora's proxy, since Pingora does not cap connections, and keeps an
 //! idle one for ever.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -12,6 +13,7 @@ use pingora::protocols::Stream;
 use pingora::protocols::http::ServerSession;
 use pingora::proxy::{HttpProxy, Session};
 use pingora::server::ShutdownWatch;
+use rustls::ServerConfig;
 use tokio::time::{sleep, timeout};
 
 use super::Proxy;
@@ -19,15 +21,18 @@ use super::again;
 use super::connections::{Connection, Connections, Full};
 use super::gateway::Current;
 use super::guarded::{self, Guarded, Phase};
+use super::handshake;
+use crate::client::address::canonical;
+use crate::tls::Listening;
 
 /// Pingora's word for a connection that is kept: how long, the guard knows, and sets no timer for each request.
 const KEPT: Option<u64> = Some(0);
 
 /// How long it may once the gateway stops: a request that is on its way then is still served.
-const LINGER: Duration = Duration::from_secs(2);
+pub(super) const LINGER: Duration = Duration::from_secs(2);
 const LINGER_LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// Serves one kind of connection: HTTP/1.1 in the clear.
+/// Serves connections: HTTP/1.1, in the clear or over TLS.
 pub struct Edge {
     proxy: Arc<HttpProxy<Proxy>>,
     /// The same without Pingora.
@@ -65,6 +70,24 @@ impl Edge {
         }
     }
 
+    /// How the listener that it came in by speaks TLS, if it does; an outer `None` where that cannot be told.
+    fn tls(&self, stream: &Stream) -> Option<Option<Arc<ServerConfig>>> {
+        let gateway = self.current.get();
+        let listeners = &gateway.config.listeners;
+        if listeners.iter().all(|listener| listener.tls.is_none()) {
+            return Some(None);
+        }
+        let digest = stream.get_socket_digest()?;
+        let local = *digest.local_addr()?.as_inet()?;
+        let took = |port: u16| {
+            let at = move |address: SocketAddr| address.port() == port && is_at(address, local);
+            listeners.iter().find(move |listener| at(listener.address))
+        };
+        // Any port, where that is its own.
+        let listener = took(local.port()).or_else(|| took(0))?;
+        Some(listener.tls.as_ref().map(Listening::server))
+    }
+
     /// Counts a connection; `None`, and it is closed, where there are too many. An address that is trusted to speak
     /// for others may have as many as there may be.
     fn count(&self, stream: &Stream) -> Option<Connection> {
@@ -99,6 +122,15 @@ impl ServerApp for Edge {
         shutdown: &ShutdownWatch,
     ) -> Option<Stream> {
         let _counted = self.count(&stream)?;
+        let stream = match self.tls(&stream)? {
+            None => stream,
+            Some(tls) => {
+                let (gateway, within) = (self.current.get(), self.header_timeout);
+                // In a box: connections in the clear are not to hold its memory.
+                let accepted = handshake::accept(stream, tls, &gateway, within, shutdown);
+                Box::pin(accepted).await?
+            }
+        };
         let guarded = Guarded::new(stream, self.current.clone(), self.header_timeout);
         let mut session = ServerSession::new_http1(Box::new(guarded));
         session.set_keepalive(KEPT);
@@ -135,6 +167,18 @@ impl ServerApp for Edge {
         self.proxy.http_cleanup().await;
         self.closed.store(true, Ordering::Release);
     }
+}
+
+/// Whether who listens at `address` may have taken a connection whose own end is `local`, by their IP addresses. No two
+/// of them could both, where they share a port.
+fn is_at(address: SocketAddr, local: SocketAddr) -> bool {
+    address.ip().is_unspecified() || canonical(address.ip()) == canonical(local.ip())
+}
+
+/// Whether the client speaks TLS to us.
+pub fn is_encrypted(session: &Session) -> bool {
+    let stream = session.as_downstream().stream();
+    stream.is_some_and(|stream| stream.get_ssl_digest().is_some())
 }
 
 /// The request is denied: what comes next on its connection may be answered at once.

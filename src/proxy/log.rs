@@ -15,7 +15,7 @@ use crate::check::entity::hashed_address;
 use crate::client::address;
 use crate::clock::{monotonic_now, wall_now_us};
 use crate::config::ClientIpInLogs;
-use crate::decide::Verdict;
+use crate::decide::{Penalised, Verdict};
 use crate::record::access_log::Entry;
 use crate::record::metrics::Fault;
 
@@ -167,6 +167,8 @@ fn append(
         policy: telling.map(|ruling| &*ruling.check.policy.name),
         limit: telling.map(|ruling| ruling.check.rule.count().get()),
         remaining: telling.map(|ruling| ruling.decision.remaining),
+        penalty: telling
+            .is_some_and(|ruling| ruling.denies() && ruling.decision.penalised != Penalised::No),
         retry_after_s: ctx.denied.and_then(|denied| denied.retry_after_s),
         shadow_denied: rulings
             .iter()

@@ -6,16 +6,20 @@ mod again;
 mod bind;
 mod body;
 pub mod callers;
+mod condition;
 pub mod connections;
 pub mod context;
 pub mod files;
 pub mod forward;
 pub mod gateway;
 mod guarded;
+mod handshake;
 pub mod head;
+mod health;
 pub mod listen;
 pub mod log;
 mod pace;
+mod peer;
 pub mod pool;
 pub mod reload;
 pub mod respond;
@@ -85,6 +89,7 @@ impl ProxyHttp for Proxy {
             *ctx = admitted.ctx;
             ctx.admitted = Some(admitted.delay);
         }
+        ctx.encrypted = listen::is_encrypted(session);
         Ok(())
     }
 
@@ -168,6 +173,7 @@ impl ProxyHttp for Proxy {
         ctx: &mut Context,
         mut error: Box<Error>,
     ) -> Box<Error> {
+        forward::tell_of_tls(ctx, &error);
         error.set_retry(forward::may_retry(ctx));
         error
     }

@@ -101,16 +101,19 @@ impl Reloader {
             };
         }
         config.keep_made_up_secret(&gateway.config);
+        config.keep_tls(&gateway.config);
         let changes = effective.changes(&read, &counters_kept(&gateway.config, &config));
         let next = gateway.next(config);
         let earlier = self.current.put(next);
-        self.current.get().metrics.forget(&earlier.metrics);
+        let now = self.current.get();
+        now.metrics.forget(&earlier.metrics);
         *effective = read;
         families.reloaded(true);
         info!(changes = changes.len(), "configuration taken");
         for change in &changes {
             info!("{change}");
         }
+        tell_of_certificates(&earlier.config, &now.config);
         Outcome::Taken {
             changes,
             warnings: loaded.diagnostics,
@@ -126,6 +129,22 @@ impl Control for Reloader {
 
     fn reload(&self) -> Outcome {
         Self::reload(self)
+    }
+}
+
+/// Says which listeners show another certificate than before: the files that settings name are no settings.
+fn tell_of_certificates(old: &Config, new: &Config) {
+    for listener in &new.listeners {
+        let Some(tls) = &listener.tls else { continue };
+        let before = old
+            .listeners
+            .iter()
+            .find(|earlier| earlier.name == listener.name)
+            .and_then(|earlier| earlier.tls.as_ref());
+        if before.is_none_or(|before| !before.shows_the_same(tls)) {
+            let until_s = tls.validity().until_s;
+            info!(listener = %listener.name, until_s, "another certificate is shown");
+        }
     }
 }
 

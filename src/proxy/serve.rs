@@ -26,8 +26,9 @@ use super::Proxy;
 use super::bind;
 use super::files;
 use super::gateway::{Current, Gateway};
+use super::health;
 use super::listen::Edge;
-use super::pool::Pool;
+use super::peer::NO_AUTHORITIES;
 use super::reload::Reloader;
 use super::stop::{End, Signals, drain};
 use super::watch::{LOOK_EVERY, watch};
@@ -137,6 +138,7 @@ pub fn run(
         upstream_keepalive_pool_size: UPSTREAM_IDLE_MAX,
         // Ours decides, by the configuration in force; it never asks for more than this.
         max_retries: TRIES_MAX,
+        ca_file: Some(NO_AUTHORITIES.to_owned()),
         ..ServerConf::default()
     };
     let mut server = Server::new_with_opt_and_conf(opt, conf);
@@ -262,10 +264,12 @@ impl BackgroundService for Background {
         if let Some((reloader, fingerprint)) = &self.watch {
             tokio::spawn(watch(Arc::clone(reloader), fingerprint.clone()));
         }
+        let checks = tokio::spawn(health::watch(self.current.clone()));
         first_try(&gateway).await;
         ready.notify_ready();
         // An error means that nobody will tell us any more: as good as told.
         let _ = shutdown.wait_for(|stopping| *stopping).await;
+        checks.abort();
         drain(&gateway, &self.closed, &self.end).await;
     }
 }
@@ -336,8 +340,8 @@ async fn resolve(current: Current) {
     tick.tick().await;
     loop {
         tick.tick().await;
-        let gateway = current.get();
-        if tokio::task::spawn_blocking(move || gateway.pools.iter().for_each(Pool::resolve))
+        let current = current.clone();
+        if tokio::task::spawn_blocking(move || current.resolve())
             .await
             .is_err()
         {

@@ -3,7 +3,7 @@
 use super::context::Context;
 use super::gateway::Gateway;
 use crate::check::{Demanded, Policy, Source};
-use crate::decide::Verdict;
+use crate::decide::{Penalised, Verdict};
 use crate::record::metrics;
 use crate::store::limiter::Outcome;
 use crate::store::{Cause, StoreError};
@@ -13,6 +13,9 @@ pub fn not_asked(gateway: &Gateway, ctx: &mut Context, demanded: &Demanded<'_>) 
     let route = gateway
         .metrics
         .route(ctx.route.as_ref().map(|route| route.index));
+    for policy in &demanded.exempt {
+        route.decision(policy.index, metrics::Verdict::Exempt, None);
+    }
     for policy in demanded.skipped.iter().chain(&demanded.uncounted) {
         route.decision(policy.index, metrics::Verdict::Skip, None);
     }
@@ -58,6 +61,9 @@ pub fn decisions(gateway: &Gateway, ctx: &Context, demanded: &Demanded<'_>, outc
         }
         if ruling.decision.remaining.saturating_mul(5) <= ruling.check.rule.capacity() {
             series.near_limit.inc();
+        }
+        if ruling.decision.penalised == Penalised::Begins {
+            series.penalties.inc();
         }
     }
     if let Some(took) = outcome.store_took {

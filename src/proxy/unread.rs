@@ -50,6 +50,15 @@ pub(super) const TOO_LARGE: Unread = Unread {
     error: "the request's head is too large",
 };
 
+/// It came in the clear where TLS is spoken.
+pub(super) const NOT_TLS: Unread = Unread {
+    fault: Fault::TlsHandshake,
+    status: 400,
+    title: "Bad Request",
+    detail: "This port speaks HTTPS: write https:// in the address.",
+    error: "the request came in the clear where TLS is spoken",
+};
+
 impl Unread {
     /// The answer, whole: nothing of ours has been asked to put it together.
     pub(super) fn answer(&self) -> Bytes {
@@ -76,7 +85,7 @@ mod tests {
 
     #[test]
     fn a_refusal_says_its_own_length() {
-        for unread in [MALFORMED, NOT_ALLOWED, TOO_SLOW, TOO_LARGE] {
+        for unread in [MALFORMED, NOT_ALLOWED, TOO_SLOW, TOO_LARGE, NOT_TLS] {
             let answer = String::from_utf8(unread.answer().to_vec()).unwrap();
             let (head, body) = answer.split_once("\r\n\r\n").unwrap();
             assert!(head.contains(&format!("Content-Length: {}\r\n", body.len())));

@@ -82,6 +82,9 @@ pub struct Entry<'a> {
     /// What it has left.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remaining: Option<u64>,
+    /// Whether a penalty denied.
+    #[serde(skip_serializing_if = "is_false")]
+    pub penalty: bool,
     /// The wait that was told.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_after_s: Option<u64>,
@@ -111,6 +114,11 @@ pub struct Entry<'a> {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
 const fn is_zero(number: &usize) -> bool {
     *number == 0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
+const fn is_false(flag: &bool) -> bool {
+    !*flag
 }
 
 /// Lines on their way out.
@@ -204,6 +212,7 @@ fn text(entry: &Entry<'_>) -> String {
     say("policy", entry.policy.as_ref().map(|v| v as _));
     say("source", entry.source.as_ref().map(|v| v as _));
     say("remaining", entry.remaining.as_ref().map(|v| v as _));
+    say("penalty", entry.penalty.then_some(&true as _));
     say("retry_after", entry.retry_after_s.as_ref().map(|v| v as _));
     say("tier", entry.tier.as_ref().map(|v| v as _));
     say("key", entry.key_hash.as_ref().map(|v| v as _));

@@ -4,9 +4,11 @@
 //! the shared store has allowed: what it denies charges nothing here. What was charged there is given back if a policy
 //! of this process denies at that moment, since others came meanwhile.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::local::{LocalStore, Outage};
+use super::valkey::grants::InForce;
 use super::valkey::{Reserved, Spared, ValkeyStore};
 use super::{Settlement, StoreError, charged};
 use crate::check::{Check, OnStoreFailure, Policy, Ruling, Scope, Source};
@@ -97,6 +99,12 @@ impl Limiter {
     #[must_use]
     pub const fn shared(&self) -> Option<&ValkeyStore> {
         self.shared.as_ref()
+    }
+
+    /// What was granted in the shared store, if anything was.
+    #[must_use]
+    pub fn granted(&self) -> Option<Arc<InForce>> {
+        self.shared.as_ref()?.granted()
     }
 
     /// Decides all of `checks`, and charges every one of them or none.
@@ -301,7 +309,7 @@ impl Limiter {
             .iter()
             .filter(|check| check.policy.on_store_failure == OnStoreFailure::Local)
             .map(|check| Check {
-                rule: check.policy.shares.among(instances),
+                rule: check.limits.shares.among(instances),
                 ..*check
             })
             .collect();

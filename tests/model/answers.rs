@@ -19,8 +19,8 @@ use tollgate::answer::{
 };
 use tollgate::check::{Check, EntityKey, Policy, Ruling, Source, Unit};
 use tollgate::decide::{
-    Anchor, Concurrency, Cost, Decision, FixedWindow, LeakyBucket, Limit, Rule, SlidingCounter,
-    SlidingLog, TokenBucket, Verdict,
+    Anchor, Concurrency, Cost, Decision, FixedWindow, LeakyBucket, Limit, Penalised, Rule,
+    SlidingCounter, SlidingLog, TokenBucket, Verdict,
 };
 
 use crate::support::policies::policy;
@@ -67,7 +67,8 @@ fn ruling(policy: &Policy, decision: Decision) -> Ruling<'_> {
     Ruling {
         check: Check {
             policy,
-            rule: &policy.rule,
+            limits: &policy.limits,
+            rule: &policy.limits.rule,
             entity: EntityKey([7; 16]),
             cost: Cost::ONE,
             shadow: false,
@@ -84,6 +85,7 @@ fn allowed(remaining: u64, reset_after_us: u64) -> Decision {
         retry_after_us: Some(0),
         reset_after_us,
         delay_us: 0,
+        penalised: Penalised::No,
     }
 }
 
@@ -94,6 +96,7 @@ fn denied(remaining: u64, retry_after_us: Option<u64>, reset_after_us: u64) -> D
         retry_after_us,
         reset_after_us,
         delay_us: 0,
+        penalised: Penalised::No,
     }
 }
 

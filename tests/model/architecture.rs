@@ -4,22 +4,23 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Each module, and what it may use.
-const FLOORS: [(&str, &[&str]); 15] = [
+const FLOORS: [(&str, &[&str]); 16] = [
     ("decide", &[]),
     ("request", &[]),
     ("shed", &[]),
+    ("tls", &[]),
     ("clock", &["decide"]),
     ("client", &["request"]),
     ("route", &["request"]),
     ("check", &["decide", "request", "client"]),
-    ("store", &["decide", "check", "clock"]),
+    ("store", &["decide", "check", "clock", "tls"]),
     ("answer", &["decide", "check"]),
     ("record", &["decide", "check", "clock", "shed"]),
     (
         "config",
         &[
             "decide", "request", "shed", "clock", "client", "route", "check", "store", "answer",
-            "record",
+            "record", "tls",
         ],
     ),
     (
@@ -32,7 +33,7 @@ const FLOORS: [(&str, &[&str]); 15] = [
         "proxy",
         &[
             "admin", "decide", "request", "shed", "clock", "client", "route", "check", "store",
-            "answer", "record", "config",
+            "answer", "record", "config", "tls",
         ],
     ),
     (

@@ -152,7 +152,7 @@ fn a_limit_that_denies_spends_no_other() {
         let passed = (0..asking).filter(|_| allows(&store, &checks)).count();
         let found: Vec<_> = policies.iter().map(|p| left(&store, p, 0)).collect();
         assert_eq!(found, expected, "{report}");
-        let tight = policies.last().unwrap().rule.capacity();
+        let tight = policies.last().unwrap().limits.rule.capacity();
         assert_eq!(u64::try_from(passed).unwrap(), tight, "{report}");
     }
 }

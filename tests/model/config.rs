@@ -481,9 +481,9 @@ fn what_belongs_to_a_later_release_is_told_as_such() {
             "[listeners.x]\naddress = \"127.0.0.1:1\"\n",
             "proxy_protocol",
         ),
-        ("[upstreams.x]\nbuiltin = \"echo\"\n", "health"),
+        ("[upstreams.x]\nbuiltin = \"echo\"\n", "h2"),
         ("[store]\n", "pool"),
-        ("", "tiers"),
+        ("", "tracing"),
         (
             "[routes.x]\nmatch = { path = \"/x\" }\nrespond = {}\n",
             "cors",
@@ -676,6 +676,7 @@ fn the_schema_accepts_every_example_and_refuses_unknown_fields() {
         "config/examples/shop.toml",
         "config/examples/llm.toml",
         "config/examples/third-party-quota.toml",
+        "config/examples/plans.toml",
     ] {
         assert_eq!(conforms(&json(path), &schema, path), Ok(()));
     }
@@ -709,7 +710,7 @@ fn rates_are_counts_over_windows() {
         let config = accepted(&with_policy(&format!(
             "kind = \"sliding-counter\"\nlimit = \"{rate}\"\nkey = \"ip\"\n"
         )));
-        let limit = config.policies[0].rule.limit().unwrap();
+        let limit = config.policies[0].limits.rule.limit().unwrap();
         assert_eq!(limit.count.get(), count, "{rate}");
         assert_eq!(limit.window_us.get(), window_ms * 1_000, "{rate}");
     }
@@ -763,7 +764,7 @@ fn a_calendar_has_the_windows_of_its_unit_and_another_one_starts_afresh() {
     for (limit, anchor, days, expected) in rows {
         let (policy, sentence) = with(limit, anchor);
         assert_eq!(
-            policy.rule.limit().unwrap().window_us.get(),
+            policy.limits.rule.limit().unwrap().window_us.get(),
             days * DAY_US,
             "{anchor}"
         );
@@ -778,6 +779,48 @@ fn a_calendar_has_the_windows_of_its_unit_and_another_one_starts_afresh() {
         generations.contains(&edited.generation.0),
         "another count starts afresh"
     );
+}
+
+#[test]
+fn a_penalty_is_a_step_or_several_that_rise() {
+    let with = |penalty: &str| {
+        let policy = format!(
+            "kind = \"token-bucket\"\nlimit = \"10/s\"\nkey = \"ip\"\npenalty = {penalty}\n"
+        );
+        with_policy(&policy)
+    };
+    let seconds = |penalty: &str| {
+        let config = accepted(&with(penalty));
+        let penalty = config.policies[0].penalty.clone().unwrap();
+        let steps = penalty.steps_us().iter();
+        steps.map(|step| step.get() / 1_000_000).collect::<Vec<_>>()
+    };
+    assert_eq!(seconds("\"10m\""), [600]);
+    assert_eq!(seconds("[\"1s\", \"1m\", \"31d\"]"), [1, 60, 2_678_400]);
+    assert!(accepted(AROUND).policies[0].penalty.is_none());
+    let sentence = summary(&read(&with("[\"1m\", \"1h\"]"))).unwrap();
+    assert!(
+        sentence.contains("and denied for 1 min, then 1 h after a denial"),
+        "{sentence}"
+    );
+    for (penalty, code) in [
+        ("\"999ms\"", Code::E026),
+        ("\"32d\"", Code::E026),
+        ("10", Code::E015),
+        ("true", Code::E015),
+        ("\"ten\"", Code::E020),
+        ("[]", Code::E045),
+        ("[\"2s\", \"1s\"]", Code::E045),
+        (
+            "[\"1s\", \"2s\", \"3s\", \"4s\", \"5s\", \"6s\", \"7s\", \"8s\", \"9s\"]",
+            Code::E045,
+        ),
+    ] {
+        assert_eq!(codes(&read(&with(penalty))), [code], "{penalty}");
+    }
+    // Usage and penalty are kept apart: with another penalty what was used goes on.
+    let generation = |text: &str| accepted(text).policies[0].generation;
+    assert_eq!(generation(&with("\"10m\"")), generation(AROUND));
 }
 
 #[test]
@@ -971,7 +1014,7 @@ policies = ["z", { use = "b", cost = 0 }]
     };
     assert_eq!((&*b.name, b.index, &*z.name, z.index), ("b", 0, "z", 1));
     assert_eq!(
-        b.rule.capacity(),
+        b.limits.rule.capacity(),
         6,
         "a bucket holds the limit where no burst is written"
     );
@@ -988,7 +1031,7 @@ policies = ["z", { use = "b", cost = 0 }]
         (z.mode, z.scope, z.on_store_failure),
         (Mode::Shadow, Scope::Local, OnStoreFailure::Deny)
     );
-    assert!(matches!(&z.rule, Rule::LeakyBucket(rule) if rule.burst() == 30));
+    assert!(matches!(&z.limits.rule, Rule::LeakyBucket(rule) if rule.burst() == 30));
     let route = config.routes.iter().next().unwrap();
     assert!(matches!(route.action, Action::Respond(status, _) if status == 204));
     let uses = route.demands.iter().flat_map(Demand::uses);

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use tollgate::check::{Check, Policy};
 use tollgate::clock::{Clock, ManualClock, monotonic_now};
-use tollgate::decide::{Cost, Decision, Timestamp, Verdict};
+use tollgate::decide::{Cost, Decision, Penalised, Timestamp, Verdict};
 use tollgate::store::local::LocalStore;
 use tollgate::store::valkey::deny_cache::DenyCache;
 
 use crate::support::policies::{check, policy};
-use crate::support::traces::{KINDS, random_rule};
+use crate::support::traces::{KINDS, random_penalty, random_rule};
 
 const START_US: u64 = 1_700_000_000_000_000;
 
@@ -47,7 +47,7 @@ struct World {
     random: fastrand::Rng,
     events: BTreeMap<(u64, u64), Event>,
     number: u64,
-    /// When a policy's entity was charged last.
+    /// When a policy's entity was charged last, or a penalty of it began.
     charged_at: BTreeMap<(usize, u64), u64>,
     /// When a gateway's request was decided, of which it heard last.
     decided_at: BTreeMap<(usize, Asks), u64>,
@@ -71,8 +71,10 @@ impl World {
                 let window_us = random.u64(20_000..3_000_000);
                 let kind = random.usize(..KINDS);
                 let rule = random_rule(&mut random, kind, window_us);
+                let punishes = random.u8(0..3) == 0;
                 Policy {
                     index,
+                    penalty: punishes.then(|| random_penalty(&mut random, window_us)),
                     ..policy(["a", "b", "c"][index], rule)
                 }
             })
@@ -129,7 +131,8 @@ impl World {
                     call.decided_at = at;
                     self.policies = policies;
                     for ((policy, entity, ..), decision) in call.asks.iter().zip(&call.decided) {
-                        if decision.verdict == Verdict::Allow {
+                        let begins = decision.penalised == Penalised::Begins;
+                        if begins || decision.verdict == Verdict::Allow {
                             self.charged_at.insert((*policy, *entity), at);
                         }
                     }
@@ -182,9 +185,14 @@ impl World {
             return;
         };
         self.seen.remembered += 1;
-        // A denial charges nothing: asking the store too changes nothing.
+        // A denial charges nothing: asking the store too changes nothing but that a penalty may begin.
         let truth = self.decide(at, &checks);
         assert!(denies(&checks, &truth), "denied what the store would allow");
+        for (ask, decision) in asks.iter().zip(&truth) {
+            if decision.penalised == Penalised::Begins {
+                self.charged_at.insert((ask.0, ask.1), at);
+            }
+        }
         let decided_at = self.decided_at[&(gateway, asks.clone())];
         for (((check, told), true_one), ask) in found.iter().zip(&truth).zip(&asks) {
             // One that allowed then may deny by now: of that the answer tells nothing yet.
@@ -196,8 +204,10 @@ impl World {
                 Verdict::Deny,
                 "a policy is named for nothing"
             );
+            let told_of = told;
             let (told, least) = (told.retry_after_us, true_one.retry_after_us);
             assert_eq!(told.is_none(), least.is_none());
+            assert_ne!(told_of.penalised, Penalised::Begins, "it began before");
             let late = told.unwrap_or(0).saturating_sub(least.unwrap_or(0));
             assert!(late <= 2 * TRIP_MAX_US, "told to wait {late} µs too long");
             let charged_at = self.charged_at.get(&(ask.0, ask.1)).copied();
@@ -254,6 +264,7 @@ fn denial(wait_us: Option<u64>) -> Decision {
         retry_after_us: wait_us,
         reset_after_us: 5_000_000,
         delay_us: 0,
+        penalised: Penalised::No,
     }
 }
 
@@ -283,7 +294,7 @@ fn another_request_is_not_denied_for_it() {
     let rule = |seed| random_rule(&mut fastrand::Rng::with_seed(seed), 0, 1_000_000);
     let here = policy("p", rule(1));
     let edited = policy("p", rule(2));
-    assert_ne!(here.rule, edited.rule);
+    assert_ne!(here.limits.rule, edited.limits.rule);
     let other = policy("q", rule(1));
     let asked = check(&here, 1, 2);
     let (cache, sent_at) = (DenyCache::default(), monotonic_now());

@@ -1,13 +1,15 @@
 //! Whom a policy counts, and what a route demands.
 
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use tollgate::check::cost::{Body, Price};
 use tollgate::check::entity::{BadKeySource, Caller, Entity, entity};
+use tollgate::check::named::{NotNamed, named};
+use tollgate::check::tier::Terms;
 use tollgate::check::{
-    Demand, Identity, KeySecret, KeySource, Mode, OnMissingKey, Policy, Use, demand,
+    Demand, Identity, KeySecret, KeySource, Mode, OnMissingKey, Plans, Policy, Use, demand,
 };
 use tollgate::client::address::Prefixes;
 use tollgate::decide::{Cost, Rule, SlidingLog};
@@ -230,7 +232,7 @@ fn place(name: &str, key: &[&str], on_missing_key: OnMissingKey, mode: Mode) -> 
 fn demanded(demands: &[Demand], lines: &[(&str, &[u8])]) -> [Vec<String>; 3] {
     with_caller("192.0.2.1", lines, None, |caller| {
         let secret = secret();
-        let found = demand(demands, caller, Body::None, &secret);
+        let found = demand(demands, caller, Body::None, &secret, nothing_else());
         let names = |policies: &[&Policy]| policies.iter().map(|p| p.name.to_string()).collect();
         let checks = found.checks.iter().map(|c| {
             format!(
@@ -318,11 +320,20 @@ const PREFLIGHT: [(&str, &[u8]); 2] = [
     ("access-control-request-method", b"PUT"),
 ];
 
+/// Nobody has other limits than the policies say.
+fn nothing_else() -> Terms<'static> {
+    static PLANS: LazyLock<Plans> = LazyLock::new(Plans::default);
+    Terms {
+        plans: &PLANS,
+        granted: None,
+    }
+}
+
 /// Names of checks, of those that do not count preflights, of skipped and of missing.
 fn demanded_of(method: &str, demands: &[Demand], lines: &[(&str, &[u8])]) -> [Vec<String>; 4] {
     with_caller_of(method, "192.0.2.1", lines, None, |caller| {
         let secret = secret();
-        let found = demand(demands, caller, Body::None, &secret);
+        let found = demand(demands, caller, Body::None, &secret, nothing_else());
         let names = |policies: &[&Policy]| policies.iter().map(|p| p.name.to_string()).collect();
         [
             found
@@ -400,4 +411,85 @@ fn a_preflight_is_asked_of_those_only_that_count_them_and_lacks_no_key() {
 fn a_policy_that_stands_twice_takes_both_costs() {
     let twice = || Demand::One(place("twice", &["ip"], OnMissingKey::Skip, Mode::Enforce));
     assert_eq!(demanded(&[twice(), twice()], &[])[0], ["twice 2"]);
+}
+
+/// Parts of a key as an operator names them.
+fn parts(named: &[(&str, &str)]) -> Vec<(KeySource, String)> {
+    let parts = named.iter();
+    parts
+        .map(|(source, value)| (source.parse().unwrap(), (*value).to_owned()))
+        .collect()
+}
+
+#[test]
+fn a_caller_who_is_named_is_the_one_who_calls() {
+    let user: &[(&str, &[u8])] = &[("x-user", b" bob "), ("cookie", b"sid=7")];
+    for (key, named_as) in [
+        (
+            &["ip"] as &[&str],
+            &[("ip", "192.0.2.1")] as &[(&str, &str)],
+        ),
+        (&["ip"], &[("ip", "::ffff:192.0.2.1")]),
+        (&["ip/24"], &[("ip/24", "192.0.2.99")]),
+        (&["header:x-user"], &[("header:X-User", "bob")]),
+        (
+            &["ip", "header:x-user"],
+            &[("header:x-user", "bob"), ("ip", "192.0.2.1")],
+        ),
+        (&["cookie:sid"], &[("cookie:sid", "7")]),
+        (&["query:q"], &[("query:q", "a b")]),
+        (&["path:id"], &[("path:id", "7;x=1")]),
+        (
+            &["method", "host"],
+            &[("method", "GET"), ("host", "api.example")],
+        ),
+        (&["route"], &[("route", "orders")]),
+        (&["global"], &[]),
+        // One that lacks a part.
+        (
+            &["ip", "header:x-other"],
+            &[("ip", "192.0.2.1"), ("header:x-other", "")],
+        ),
+    ] {
+        let calls = read(key, "192.0.2.1", user, Some("q=a+b"));
+        let meant = named(
+            &sources(key),
+            &parts(named_as),
+            Prefixes::default(),
+            &secret(),
+        );
+        assert_eq!(meant, Ok(calls), "{key:?}");
+    }
+}
+
+#[test]
+fn who_is_not_named_by_the_key_is_nobody() {
+    let of = |text: &str| text.parse::<KeySource>().unwrap();
+    let key = ["ip", "header:x-user"];
+    for (named_as, why) in [
+        (
+            &[("ip", "192.0.2.1")] as &[(&str, &str)],
+            NotNamed::Lacks(of("header:x-user")),
+        ),
+        (
+            &[("ip", "192.0.2.1"), ("host", "a")],
+            NotNamed::NoPart(of("host")),
+        ),
+        (
+            &[("ip", "192.0.2.1"), ("ip", "192.0.2.2")],
+            NotNamed::Twice(of("ip")),
+        ),
+        (
+            &[("ip", "here"), ("header:x-user", "bob")],
+            NotNamed::NotAnAddress(of("ip")),
+        ),
+    ] {
+        let meant = named(
+            &sources(&key),
+            &parts(named_as),
+            Prefixes::default(),
+            &secret(),
+        );
+        assert_eq!(meant, Err(why));
+    }
 }

@@ -104,7 +104,7 @@ fn an_outage_of_all_costs_a_unit_a_gateway_and_its_edge_the_limit_once_more() {
             let mut passed = std::mem::take(&mut world.passed);
             passed.sort_by_key(|passed| passed.at);
             let (limit, shares) = (
-                history.most(&history.policy.rule),
+                history.most(&history.policy.limits.rule),
                 history.most_alone(gateways),
             );
             let most_of = |passed: &[Passed]| spans(passed, history.window_us).map(units).max();
@@ -162,7 +162,7 @@ fn a_gateway_that_is_cut_off_has_its_share_and_the_others_go_on() {
             .into_iter()
             .filter(|passed| passed.at > TROUBLE)
             .partition(|passed| passed.alone.is_some());
-        let share = history.policy.shares.among(5);
+        let share = history.policy.limits.shares.among(5);
         assert!(alone.len() > 20 && by_store.len() > 100, "{kind}");
         for span in spans(&alone, history.window_us) {
             assert!(span.iter().all(|passed| {

@@ -12,7 +12,7 @@ use tollgate::store::Settlement;
 use tollgate::store::local::{LocalStore, Outage};
 use tollgate::store::valkey::lease::{Asking, Leases};
 
-use crate::support::policies::{check, policy, rule};
+use crate::support::policies::{check, limits, policy, rule};
 
 const START_US: u64 = 1_700_000_000_000_000;
 const SECOND_US: u64 = 1_000_000;
@@ -105,7 +105,7 @@ impl<'w> World<'w> {
     }
 
     fn play(&mut self) {
-        let limit = self.policy.rule.limit().unwrap();
+        let limit = self.policy.limits.rule.limit().unwrap();
         let (count, window_us) = (limit.count.get(), limit.window_us.get());
         let mut at = 0;
         // Now and then more than the limit, now and then less, now and then nothing.
@@ -136,7 +136,7 @@ impl<'w> World<'w> {
         let (now, leases) = (self.at(at), &self.gateways[gateway]);
         if let Some(decision) = leases.spend(&check, now) {
             assert_eq!(decision.verdict, Verdict::Allow);
-            assert!(decision.remaining <= self.policy.rule.capacity());
+            assert!(decision.remaining <= self.policy.limits.rule.capacity());
             self.seen.spent += cost;
             self.passed.push((at, cost));
             return;
@@ -183,7 +183,7 @@ impl<'w> World<'w> {
         match (decision.verdict, asking) {
             (Verdict::Allow, Some(asking)) => {
                 let told = asking.granted(decided_at, decision, now);
-                assert!(told.remaining <= self.policy.rule.capacity());
+                assert!(told.remaining <= self.policy.limits.rule.capacity());
                 self.passed.push((at, cost));
             }
             (Verdict::Deny, Some(asking)) => {
@@ -203,7 +203,7 @@ impl<'w> World<'w> {
 
     /// No span of a window lets through more than the rule does, and what the gateways held before it.
     fn holds(&mut self, kind: &str) {
-        let limit = self.policy.rule.limit().unwrap();
+        let limit = self.policy.limits.rule.limit().unwrap();
         let (count, window_us) = (limit.count.get(), limit.window_us.get());
         let by_rule = match kind {
             "sliding-log" | "strict" => count,
@@ -356,7 +356,7 @@ fn a_lease_ends_and_another_limit_has_none_of_it() {
         pair.leases.spend(&check(policy, 1, 1), now).is_some()
     };
     let edited = Policy {
-        rule: rule("fixed-window", 200_000, 60 * SECOND_US, 1),
+        limits: limits(rule("fixed-window", 200_000, 60 * SECOND_US, 1)),
         ..pair.policy.clone()
     };
     assert!(!check_at(&pair, &edited, 1));
@@ -402,7 +402,10 @@ fn what_is_not_spent_is_given_back_at_the_end() {
     let policies = [std::sync::Arc::new(pair.policy.clone())];
     let unspent = pair.leases.take_all(&policies);
     assert_eq!(unspent.len(), 1);
-    let unspent: Vec<_> = unspent.into_iter().map(Settlement::given_back).collect();
+    let unspent: Vec<_> = unspent
+        .iter()
+        .map(|unspent| Settlement::given_back(unspent.charged()))
+        .collect();
     pair.store.settle(Outage::default(), &unspent);
     assert_eq!(pair.left(), 100_000 - requests);
     assert!(pair.leases.take_all(&policies).is_empty());

@@ -25,6 +25,8 @@ mod fleet;
 mod fuzz;
 mod leases;
 mod local_store;
+mod penalties;
+mod plans;
 mod properties;
 mod routes;
 mod shedding;

@@ -69,36 +69,33 @@ fn the_shares_are_those_that_are_promised_and_never_nothing() {
 
 #[test]
 fn however_many_ask_at_once_no_more_get_a_place_than_may() {
-    const THREADS: usize = 8;
-    let load = load(Some(most(10)));
+    const THREADS: usize = 4;
+    // One of low priority at a time, held for as short as can be and asked for millions of times: on few cores threads
+    // seldom meet where it is asked and taken.
+    let load = load(Some(most(2)));
     let start = Barrier::new(THREADS);
-    let (inside, most_inside, served) = (
-        AtomicUsize::new(0),
-        AtomicUsize::new(0),
-        AtomicUsize::new(0),
-    );
-    thread::scope(|scope| {
-        for number in 0..THREADS {
-            let priority = Priority::ALL[number % 3];
-            let (load, start) = (&load, &start);
-            let (inside, most_inside, served) = (&inside, &most_inside, &served);
-            scope.spawn(move || {
-                start.wait();
-                for _ in 0..20_000 {
-                    let places: Vec<_> = (0..3).filter_map(|_| load.take(priority).ok()).collect();
-                    let now = inside.fetch_add(places.len(), Ordering::SeqCst) + places.len();
+    let (inside, most_inside) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let served: usize = thread::scope(|scope| {
+        let work = || {
+            start.wait();
+            let mut served = 0;
+            for _ in 0..3_000_000 {
+                if let Ok(place) = load.take(Priority::Low) {
+                    served += 1;
+                    let now = inside.fetch_add(1, Ordering::SeqCst) + 1;
                     most_inside.fetch_max(now, Ordering::SeqCst);
-                    served.fetch_add(places.len(), Ordering::SeqCst);
-                    inside.fetch_sub(places.len(), Ordering::SeqCst);
-                    drop(places);
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                    drop(place);
                 }
-            });
-        }
+            }
+            served
+        };
+        let threads = [(); THREADS].map(|()| scope.spawn(work));
+        threads.map(|thread| thread.join().unwrap()).iter().sum()
     });
-    let most_inside = most_inside.load(Ordering::SeqCst);
-    assert!((2..=10).contains(&most_inside), "{most_inside} at once");
-    assert!(served.load(Ordering::SeqCst) > 20_000);
-    assert_eq!(in_flight(&load), 0);
+    assert_eq!(most_inside.load(Ordering::SeqCst), 1);
+    assert!(served > 1_000, "{served}");
+    assert_eq!(load.requests(), Counts::default());
 }
 
 #[test]

@@ -117,7 +117,7 @@ impl World {
         self.gateways.push(Gateway {
             number,
             is_alive: true,
-            slots: Box::leak(Box::new(Slots::new(number))),
+            slots: Box::leak(Box::new(Slots::new(number, "t".into()))),
             in_flight: 0,
         });
         self.at(self.now, Event::Come(index));
@@ -215,7 +215,7 @@ impl World {
                 if self.gateways[gateway].is_alive {
                     self.gateways[gateway].in_flight -= 1;
                     let check = check(&self.policy, 1, 1);
-                    self.gateways[gateway].slots.release("t", &check, now);
+                    self.gateways[gateway].slots.release(&check, now);
                 }
             }
             Event::Told(gateway, tell) => {
@@ -252,7 +252,7 @@ impl World {
     fn ask(&mut self, gateway: usize) {
         let now = self.instant();
         let check = check(&self.policy, 1, 1);
-        let asking = self.gateways[gateway].slots.ask("t", &[check], now);
+        let asking = self.gateways[gateway].slots.ask(&[check], now);
         let asking = asking.unwrap();
         let by = self.number_of(gateway, asking.holder_of(&check));
         if !self.goes_wrong() {
@@ -359,9 +359,9 @@ fn what_a_dead_gateway_held_is_free_after_one_lease_and_not_before() {
     let policy = policy("slots", rule("concurrency", 50, LEASE, 1));
     let began = monotonic_now();
     let mut store = Holders::default();
-    let slots = Slots::new(7);
+    let slots = Slots::new(7, "t".into());
     let all = check(&policy, 1, 50);
-    let asking = slots.ask("t", &[all], began).unwrap();
+    let asking = slots.ask(&[all], began).unwrap();
     assert!(store.take((7, 0), 50, LEASE, 50, 0));
     asking.end(|_| true);
     // It says so as long as it lives, three times a lease.
@@ -385,17 +385,17 @@ fn what_a_dead_gateway_held_is_free_after_one_lease_and_not_before() {
 fn what_is_given_back_is_told_once_and_not_below_nothing() {
     let policy = policy("slots", rule("concurrency", 5, LEASE, 1));
     let now = monotonic_now();
-    let slots = Slots::new(7);
+    let slots = Slots::new(7, "t".into());
     let one = check(&policy, 1, 1);
     for _ in 0..2 {
-        slots.ask("t", &[one], now).unwrap().end(|_| true);
+        slots.ask(&[one], now).unwrap().end(|_| true);
     }
-    slots.release("t", &one, now);
+    slots.release(&one, now);
     let told = slots.due(8, now);
     assert_eq!(told[0].more, -1);
     // While that is under way nothing else is told of the key: what comes meanwhile is told with the next call.
-    slots.release("t", &one, now);
-    slots.release("t", &one, now);
+    slots.release(&one, now);
+    slots.release(&one, now);
     assert!(slots.due(8, now).is_empty());
     slots.heard(&told[0], Heard::Units(1), now);
     let told = slots.due(8, now);
@@ -408,14 +408,14 @@ fn what_is_given_back_is_told_once_and_not_below_nothing() {
 fn a_gateway_alone_counts_all_that_it_holds_and_tells_of_it_later() {
     let policy = policy("slots", rule("concurrency", 4, LEASE, 1));
     let now = monotonic_now();
-    let slots = Slots::new(7);
+    let slots = Slots::new(7, "t".into());
     let one = check(&policy, 1, 1);
     for _ in 0..2 {
-        slots.ask("t", &[one], now).unwrap().end(|_| true);
+        slots.ask(&[one], now).unwrap().end(|_| true);
     }
     // The store is away: of four, two are in flight here.
     let remaining: Vec<_> = (0..3)
-        .map(|_| slots.take_alone("t", &one, now).unwrap().remaining)
+        .map(|_| slots.take_alone(&one, now).unwrap().remaining)
         .collect();
     assert_eq!(remaining, [1, 0, 0]);
     assert_eq!(slots.units(), 4);
@@ -423,7 +423,7 @@ fn a_gateway_alone_counts_all_that_it_holds_and_tells_of_it_later() {
     assert_eq!(told[0].more, 2);
     slots.heard(&told[0], Heard::NotMade, now);
     assert!(slots.due(8, now).is_empty());
-    slots.release("t", &one, now);
+    slots.release(&one, now);
     // Whoever looks again finds it.
     slots.renew(false, now);
     let told = slots.due(8, now);

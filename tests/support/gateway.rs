@@ -314,6 +314,9 @@ pub(crate) struct Held {
 /// In a configuration: an address of the gateway's own.
 pub(crate) const ADMIN: &str = "ADMIN_ADDRESS";
 
+/// What a line of a configuration begins with that is for the listener's table.
+pub(crate) const LISTENER: &str = "# listener: ";
+
 fn value_in(exposition: &str, series: &str) -> Option<f64> {
     exposition
         .lines()
@@ -335,8 +338,10 @@ fn with_listeners(
     admin: SocketAddr,
 ) -> String {
     let config = config.replace(ADMIN, &admin.to_string());
+    let more = config.lines().find_map(|line| line.strip_prefix(LISTENER));
+    let more = more.unwrap_or_default();
     format!(
-        "{config}\n[listeners.test]\naddress = \"{address}\"\n[metrics]\naddress = \"{metrics}\"\n"
+        "{config}\n[listeners.test]\naddress = \"{address}\"\n{more}\n[metrics]\naddress = \"{metrics}\"\n"
     )
 }
 

@@ -2,20 +2,31 @@
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::time::Duration;
 
+use rustls::pki_types::ServerName;
+use rustls::version::{TLS12, TLS13};
+use rustls::{
+    ClientConfig, ClientConnection, HandshakeKind, StreamOwned, SupportedProtocolVersion,
+};
 use tokio::net::TcpSocket;
 use tokio::runtime;
 
 use tollgate::clock::monotonic_now;
 
+use super::tls::Authority;
+
 /// How long any single read may take; a test that waits longer has failed.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// One connection, kept open between requests.
-pub(crate) struct Connection {
-    stream: BufReader<TcpStream>,
+pub(crate) struct Connection<S: Read + Write = TcpStream> {
+    stream: BufReader<S>,
 }
+
+/// One that is encrypted.
+pub(crate) type Encrypted = Connection<StreamOwned<ClientConnection, TcpStream>>;
 
 /// An answer.
 #[derive(Clone, Debug)]
@@ -63,6 +74,62 @@ impl Response {
     }
 }
 
+impl Encrypted {
+    /// To whom `authority` has issued a certificate for `host`; its handshake is over.
+    pub(crate) fn over_tls(
+        address: SocketAddr,
+        host: &str,
+        authority: &Authority,
+    ) -> io::Result<Self> {
+        Self::shaken(address, host, authority.client(&[&TLS12, &TLS13]))
+    }
+
+    /// The same, in this version.
+    pub(crate) fn over_tls_with(
+        address: SocketAddr,
+        host: &str,
+        authority: &Authority,
+        version: &'static SupportedProtocolVersion,
+    ) -> io::Result<Self> {
+        Self::shaken(address, host, authority.client(&[version]))
+    }
+
+    /// The same, of a client that may know the other end from before.
+    pub(crate) fn shaken(
+        address: SocketAddr,
+        host: &str,
+        config: ClientConfig,
+    ) -> io::Result<Self> {
+        let mut stream = Connection::try_open(address)?.stream.into_inner();
+        let name = ServerName::try_from(host.to_owned()).unwrap();
+        let mut tls = ClientConnection::new(Arc::new(config), name).unwrap();
+        while tls.is_handshaking() {
+            tls.complete_io(&mut stream)?;
+        }
+        Ok(Self {
+            stream: BufReader::new(StreamOwned::new(tls, stream)),
+        })
+    }
+
+    /// The certificate of the other end.
+    pub(crate) fn shown(&self) -> &[u8] {
+        let tls = &self.stream.get_ref().conn;
+        &tls.peer_certificates().unwrap()[0]
+    }
+
+    /// Whether the other end knew it.
+    pub(crate) fn is_resumed(&self) -> bool {
+        self.stream.get_ref().conn.handshake_kind() == Some(HandshakeKind::Resumed)
+    }
+
+    /// The protocol that was agreed on.
+    pub(crate) fn alpn(&self) -> Option<String> {
+        let tls = &self.stream.get_ref().conn;
+        let protocol = tls.alpn_protocol()?;
+        Some(String::from_utf8_lossy(protocol).into_owned())
+    }
+}
+
 impl Connection {
     pub(crate) fn open(address: SocketAddr) -> Self {
         Self::try_open(address).expect("the gateway accepts")
@@ -92,7 +159,9 @@ impl Connection {
             stream: BufReader::new(stream),
         })
     }
+}
 
+impl<S: Read + Write> Connection<S> {
     /// Sends these very bytes.
     pub(crate) fn send(&mut self, bytes: impl AsRef<[u8]>) -> io::Result<()> {
         self.stream.get_mut().write_all(bytes.as_ref())
@@ -194,7 +263,9 @@ impl Connection {
         let mut bytes = vec![0; most];
         self.stream.read(&mut bytes)
     }
+}
 
+impl Connection {
     /// Whether an answer, or the end, comes within `patience`.
     pub(crate) fn is_readable_within(&mut self, patience: Duration) -> bool {
         self.stream

@@ -31,14 +31,16 @@ impl Seen {
 }
 
 /// The API. Its answers follow the path: `/status/418` answers 418, `/slow/300` takes 300 ms, `/fields` sends what
-/// the request's `x-answer` fields say, `/stream/20` sends twenty chunks, a tenth of a second apart, a path that ends in
-/// `/until-close` has a body that ends with the connection, `/answer` sends back the request's body beside those fields,
-/// `/trickle/20` the same up to one empty line after the other, 20 ms apart, `/cut` all but the end of it, `/websocket` switches and then sends back what it gets; all
+/// the request's `x-answer` fields say, `/healthz` 503 while it is ill, `/stream/20` sends twenty chunks, a tenth of a
+/// second apart, a path that ends in `/until-close` has a body that ends with the connection, `/answer` sends back the
+/// request's body beside those fields, `/trickle/20` the same up to one empty line after the other, 20 ms apart, `/cut` as
+/// much but says that there is more, `/websocket` switches and then sends back what it gets; all
 /// else is 200.
 pub(crate) struct Origin {
     pub(crate) address: SocketAddr,
     seen: Arc<Mutex<Vec<Seen>>>,
     closed: Arc<AtomicBool>,
+    ill: Arc<AtomicBool>,
 }
 
 impl Origin {
@@ -57,22 +59,29 @@ impl Origin {
             address: listener.local_addr().unwrap(),
             seen: Arc::default(),
             closed: Arc::default(),
+            ill: Arc::default(),
         };
         let (seen, closed) = (Arc::clone(&origin.seen), Arc::clone(&origin.closed));
+        let ill = Arc::clone(&origin.ill);
         thread::spawn(move || {
             for stream in listener.incoming() {
                 if closed.load(Ordering::SeqCst) {
                     break;
                 }
                 let Ok(stream) = stream else { continue };
-                let seen = Arc::clone(&seen);
+                let (seen, ill) = (Arc::clone(&seen), Arc::clone(&ill));
                 thread::spawn(move || {
                     // A gateway that closes the connection ends it.
-                    let _ = serve(stream, remembers.then_some(&*seen));
+                    let _ = serve(stream, remembers.then_some(&*seen), &ill);
                 });
             }
         });
         origin
+    }
+
+    /// Whether it is ill from now on.
+    pub(crate) fn set_ill(&self, ill: bool) {
+        self.ill.store(ill, Ordering::SeqCst);
     }
 
     /// The requests so far.
@@ -108,7 +117,7 @@ impl Drop for Origin {
     }
 }
 
-fn serve(stream: TcpStream, seen: Option<&Mutex<Vec<Seen>>>) -> io::Result<()> {
+fn serve(stream: TcpStream, seen: Option<&Mutex<Vec<Seen>>>, ill: &AtomicBool) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let mut reader = BufReader::new(stream);
     loop {
@@ -163,11 +172,11 @@ fn serve(stream: TcpStream, seen: Option<&Mutex<Vec<Seen>>>) -> io::Result<()> {
         if let Some(seen) = seen {
             seen.lock().unwrap().push(request.clone());
         }
-        answer(reader.get_mut(), &request)?;
+        answer(reader.get_mut(), &request, ill.load(Ordering::SeqCst))?;
     }
 }
 
-fn answer(stream: &mut TcpStream, request: &Seen) -> io::Result<()> {
+fn answer(stream: &mut TcpStream, request: &Seen, ill: bool) -> io::Result<()> {
     let path = request.target.split('?').next().unwrap_or_default();
     let number = |prefix: &str| path.strip_prefix(prefix)?.parse::<u64>().ok();
     if let Some(ms) = number("/slow/") {
@@ -232,7 +241,10 @@ fn answer(stream: &mut TcpStream, request: &Seen) -> io::Result<()> {
         stream.write_all(b"HTTP/1.1 200 Whatever\r\nConnection: close\r\n\r\nok")?;
         return stream.shutdown(std::net::Shutdown::Both);
     }
-    let status = number("/status/").unwrap_or(200);
+    let status = match path {
+        "/healthz" if ill => 503,
+        _ => number("/status/").unwrap_or(200),
+    };
     let is_empty = matches!(status, 204 | 304);
     let mut head = format!("HTTP/1.1 {status} Whatever\r\n");
     if !is_empty {

@@ -4,8 +4,8 @@ use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 
 use tollgate::check::{
-    Check, EntityKey, Generation, KeySource, Mode, OnMissingKey, OnStoreFailure, Policy, Scope,
-    Shares, Unit,
+    Check, EntityKey, Generation, KeySource, Limits, Mode, OnMissingKey, OnStoreFailure, Policy,
+    Scope, Unit,
 };
 use tollgate::decide::{
     Anchor, Concurrency, Cost, FixedWindow, LeakyBucket, Limit, Rule, SlidingCounter, SlidingLog,
@@ -18,13 +18,14 @@ pub(crate) fn policy(name: &str, rule: Rule) -> Policy {
         name: Arc::from(name),
         index: 0,
         generation: Generation(0x00c0_ffee),
-        shares: Shares::new(&rule, NonZeroU32::MIN),
-        rule,
+        limits: limits(rule),
+        uneven: false,
         key: Box::new([KeySource::Ip]),
         on_missing_key: OnMissingKey::Skip,
         preflights: false,
         on_store_failure: OnStoreFailure::Local,
         scope: Scope::Shared,
+        penalty: None,
         lease: None,
         outcomes: None,
         given_back: false,
@@ -33,6 +34,11 @@ pub(crate) fn policy(name: &str, rule: Rule) -> Policy {
         reject: 0,
         advertise: true,
     }
+}
+
+/// Limits of one gateway, by this rule.
+pub(crate) fn limits(rule: Rule) -> Arc<Limits> {
+    Arc::new(Limits::new(rule, NonZeroU32::MIN))
 }
 
 /// A rule of this kind, `count` a window; buckets hold `burst`. Of concurrency the window is the lease.
@@ -61,7 +67,8 @@ pub(crate) fn rule(kind: &str, count: u64, window_us: u64, burst: u64) -> Rule {
 pub(crate) fn check(policy: &Policy, entity: u64, cost: u64) -> Check<'_> {
     Check {
         policy,
-        rule: &policy.rule,
+        limits: &policy.limits,
+        rule: &policy.limits.rule,
         entity: self::entity(entity),
         cost: Cost::new(cost),
         shadow: false,

@@ -6,7 +6,7 @@ use tollgate::decide::{
     TokenBucket, Verdict,
 };
 
-use super::policies::{check, policy};
+use super::policies::{check, limits, policy};
 use super::traces::{limit, whole};
 
 const TABLE: &str = include_str!("../reports/decisions.txt");
@@ -107,7 +107,7 @@ impl Report {
             Step::Reset(us) => {
                 assert_eq!(ask(policy, 0, 0).reset_after_us, *us, "{}", self.title);
             }
-            Step::Edit(rule) => policy.rule = rule.clone(),
+            Step::Edit(rule) => policy.limits = limits(rule.clone()),
         }
     }
 }

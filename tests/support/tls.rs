@@ -4,12 +4,13 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, date_time_ymd};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
-use rustls::{RootCertStore, ServerConfig};
+use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
@@ -48,21 +49,55 @@ impl Authority {
 
     /// A certificate for this host.
     pub(crate) fn issue(&self, host: &str) -> Identity {
+        self.issued(
+            host,
+            &CertificateParams::new(vec![host.to_owned()]).unwrap(),
+        )
+    }
+
+    /// The same, good until the first of January of `year`.
+    pub(crate) fn issue_until(&self, host: &str, year: i32) -> Identity {
+        let mut params = CertificateParams::new(vec![host.to_owned()]).unwrap();
+        params.not_after = date_time_ymd(year, 1, 1);
+        self.issued(host, &params)
+    }
+
+    fn issued(&self, host: &str, params: &CertificateParams) -> Identity {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
         let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new(vec![host.to_owned()]).unwrap();
+        let name = format!("{host}-{}", NEXT.fetch_add(1, Ordering::Relaxed));
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
         Identity {
-            cert: write(&self.folder, &format!("{host}.crt"), &certificate.pem()),
-            key: write(&self.folder, &format!("{host}.key"), &key.serialize_pem()),
+            cert: write(&self.folder, &format!("{name}.crt"), &certificate.pem()),
+            key: write(&self.folder, &format!("{name}.key"), &key.serialize_pem()),
             chain: vec![certificate.der().clone()],
             secret: PrivateKeyDer::try_from(key.serialize_der()).unwrap(),
         }
+    }
+
+    /// A client that believes it.
+    pub(crate) fn client(&self, versions: &[&'static SupportedProtocolVersion]) -> ClientConfig {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut config = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(versions)
+            .unwrap()
+            .with_root_certificates(self.roots())
+            .with_no_client_auth();
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        config
     }
 
     fn roots(&self) -> RootCertStore {
         let mut roots = RootCertStore::empty();
         roots.add(self.issuer.der().clone()).unwrap();
         roots
+    }
+}
+
+impl Identity {
+    /// The certificate as it is sent.
+    pub(crate) fn der(&self) -> &[u8] {
+        &self.chain[0]
     }
 }
 

@@ -6,8 +6,8 @@ use std::sync::{Arc, LazyLock};
 
 use serde::Deserialize;
 use tollgate::decide::{
-    Anchor, Calendar, CalendarUnit, Decision, EXACT_MAX, FixedWindow, LeakyBucket, Limit, Rule,
-    SlidingCounter, SlidingLog, TokenBucket, TooLarge, UNITS_MAX, Verdict,
+    Anchor, Calendar, CalendarUnit, Decision, EXACT_MAX, FixedWindow, LeakyBucket, Limit, Penalty,
+    Rule, SlidingCounter, SlidingLog, TokenBucket, TooLarge, UNITS_MAX, Verdict,
 };
 
 /// One policy, one client, and what must be decided for it.
@@ -234,6 +234,18 @@ pub(crate) static CALENDARS: LazyLock<Vec<Arc<Calendar>>> = LazyLock::new(|| {
     };
     ZONES.into_iter().flat_map(of).collect()
 });
+
+/// A random penalty of up to four steps, from a millisecond to three windows long.
+pub(crate) fn random_penalty(random: &mut fastrand::Rng, window_us: u64) -> Penalty {
+    let count = random.usize(1..=4);
+    let longest = window_us.saturating_mul(3).min(31 * DAY_US);
+    let mut steps: Vec<_> = (0..count)
+        .map(|_| whole(random_size(random, longest).max(1_000)))
+        .collect();
+    steps.sort_unstable();
+    steps.dedup();
+    Penalty::new(&steps).unwrap()
+}
 
 /// How many kinds [`random_rule`] knows.
 pub(crate) const KINDS: usize = 8;

@@ -69,6 +69,36 @@ fn error_stats(node: &Valkey) -> String {
 }
 
 #[test]
+fn a_penalty_stands_where_its_usage_does_and_holds_at_every_gateway() {
+    let cluster = Cluster::start(3);
+    let policies = format!(
+        "{}penalty = \"1h\"\n{}",
+        policy("user", "sliding-log"),
+        route("\"user\"")
+    );
+    let gateways = [gateway(&cluster, &policies), gateway(&cluster, &policies)];
+    for user in 0..8 {
+        let user = format!("user-{user}");
+        let ask = |gateway: &Gateway| get_with(gateway.address, "/", &[("x-user", &user)]);
+        let allowed = (0..10).filter(|_| ask(&gateways[0]).status == 200).count();
+        assert_eq!(allowed, 10, "{user}");
+        for gateway in [&gateways[0], &gateways[1]] {
+            let denied = ask(gateway);
+            assert_eq!(denied.status, 429, "{user}");
+            let kind = denied.json()["type"].to_string();
+            assert!(kind.contains("#abnormal-usage-detected"), "{user}: {kind}");
+        }
+    }
+    let keys = keys(&cluster);
+    let penalties = keys.iter().filter(|(_, key)| key.ends_with(":penalty"));
+    let beside: Vec<_> = penalties
+        .map(|(node, key)| (*node, key.trim_end_matches(":penalty").to_owned()))
+        .collect();
+    assert_eq!(beside.len(), 8, "{keys:?}");
+    assert!(beside.iter().all(|usage| keys.contains(usage)), "{keys:?}");
+}
+
+#[test]
 fn every_kind_counts_exactly_on_whichever_server() {
     let cluster = Cluster::start(3);
     let kinds = [

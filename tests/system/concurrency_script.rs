@@ -2,12 +2,12 @@
 
 use redis::Value;
 use tollgate::check::Check;
-use tollgate::decide::{Decision, Timestamp, Verdict};
+use tollgate::decide::{Decision, Penalised, Timestamp, Verdict};
 use tollgate::store::valkey::script;
 use tollgate::store::valkey::slots::Tell;
 
 use crate::support::holders::{Holders, Number, holder};
-use crate::support::policies::{check, policy, rule};
+use crate::support::policies::{check, limits, policy, rule};
 use crate::support::script::{SLACK_MS, Script};
 use crate::support::valkey::Valkey;
 
@@ -86,7 +86,7 @@ fn the_script_and_the_definition_agree_on_who_holds_what() {
             };
             if random.u8(0..15) == 0 {
                 limit = random.u64(1..12);
-                policy.rule = rule("concurrency", limit, LEASE_US, 1);
+                policy.limits = limits(rule("concurrency", limit, LEASE_US, 1));
             }
             let by = (random.u64(1..4), random.u32(0..2));
             let cost = random.u64(0..=limit + 1);
@@ -112,6 +112,7 @@ fn the_script_and_the_definition_agree_on_who_holds_what() {
                         },
                         reset_after_us: if used > 0 { LEASE_US } else { 0 },
                         delay_us: 0,
+                        penalised: Penalised::No,
                     },
                     "{seed}: {by:?} takes {cost} of {limit}, {used_before} in use, at {now}"
                 );

@@ -3,7 +3,7 @@
 use std::fs;
 
 use crate::support::crowd::{at_once, count};
-use crate::support::gateway::{Gateway, scratch, secret_file};
+use crate::support::gateway::{Gateway, scratch, secret_file, tollgate};
 use crate::support::valkey::Valkey;
 
 const UP: &str = "tollgate_store_up";
@@ -108,6 +108,18 @@ fn the_permissions_that_the_readme_gives_are_enough() {
         assert_eq!(count(&answers, 200) + count(&answers, 429), 12, "{kind}");
     }
     gateway.await_metric("tollgate_store_instances", 1.0);
+    for (command, more) in [
+        ("grant", &["--limit", "2000/s", "--for", "1h"] as &[&str]),
+        ("inspect", &[]),
+        ("grant", &["--remove"]),
+        ("reset", &[]),
+    ] {
+        let mut command = tollgate(&[command, "--config"]);
+        command.arg(gateway.file());
+        command.args(["--policy", "fixed-window", "--key", "ip=127.0.0.1"]);
+        let output = command.args(more).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    }
     assert_eq!(gateway.stop(), Some(0));
     let list: usize = redis::cmd("EXISTS")
         .arg("tollgate:instances")

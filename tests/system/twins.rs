@@ -7,16 +7,16 @@ use std::sync::Arc;
 use tollgate::check::{Check, Policy};
 use tollgate::clock::{Clock, ManualClock};
 use tollgate::decide::{
-    Anchor, Ask, Calendar, Change, Charge, Cost, Decision, EXACT_MAX, FixedWindow, Rule, Settled,
-    SlidingLog, State, Timestamp, UNITS_MAX, Verdict, decide_all,
+    Anchor, Ask, Calendar, Charge, Cost, Decision, EXACT_MAX, FixedWindow, Rule, Settled,
+    SlidingLog, State, Step, Timestamp, UNITS_MAX, Verdict, decide_all,
 };
 use tollgate::store::Settlement;
 use tollgate::store::local::{LocalStore, Outage};
 
-use crate::support::policies::{check, policy};
+use crate::support::policies::{check, limits, policy};
 use crate::support::script::Script;
 use crate::support::traces::{
-    CALENDARS, Gap, KINDS, cases, limit, random_cost, random_rule, random_window,
+    CALENDARS, Gap, KINDS, cases, limit, random_cost, random_penalty, random_rule, random_window,
 };
 use crate::support::valkey::Valkey;
 
@@ -49,18 +49,27 @@ struct Function(HashMap<(String, [u8; 16]), State>);
 impl Function {
     fn decide<'a>(&mut self, checks: &[Check<'a>], now: Timestamp) -> Vec<Decision> {
         let key = |check: &Check<'_>| (check.policy.name.to_string(), check.entity.0);
+        let penalty_of = |check: &Check<'_>| {
+            let (name, entity) = key(check);
+            (name + ":penalty", entity)
+        };
         let ask = |check: &Check<'a>| Ask {
             rule: check.rule,
             kept: self.0.get(&key(check)),
             cost: check.cost,
             shadow: check.shadow,
+            beside: check.beside(self.0.get(&penalty_of(check)).and_then(State::as_penalty)),
         };
         let steps = decide_all(&checks.iter().map(ask).collect::<Vec<_>>(), now);
-        let keep = |(check, (change, decision)): (&Check<'a>, (Change, Decision))| {
+        let keep = |(check, step): (&Check<'a>, Step)| {
             let mut kept = self.0.remove(&key(check));
-            change.apply(&mut kept);
+            step.change.apply(&mut kept);
             self.0.extend(kept.map(|kept| (key(check), kept)));
-            decision
+            let punished = step
+                .penalty
+                .map(|it| (penalty_of(check), State::Penalty(it)));
+            self.0.extend(punished);
+            step.decision
         };
         checks.iter().zip(steps).map(keep).collect()
     }
@@ -73,6 +82,9 @@ impl Function {
             let left = check
                 .rule
                 .settle(kept, settlement.charge, settlement.settled, now);
+            if settlement.settled == Settled::Forgotten {
+                self.0.remove(&(key.0.clone() + ":penalty", key.1));
+            }
             self.0.extend(left.map(|left| (key, left)));
         }
         self.decide(&looks(settlements), now)
@@ -179,7 +191,7 @@ fn the_three_agree_on_what_is_settled() {
             now = Gap::random(&mut random, window_us).after(now, last.as_ref());
             let at = Timestamp::from_micros(now);
             if random.u8(0..20) == 0 {
-                policy.rule = random_rule(&mut random, kind, window_us);
+                policy.limits = limits(random_rule(&mut random, kind, window_us));
                 charges.clear();
             }
             if !charges.is_empty() && random.u8(0..3) == 0 {
@@ -192,7 +204,7 @@ fn the_three_agree_on_what_is_settled() {
                 };
                 triple.settle(&[settlement], at);
             } else {
-                let cost = random_cost(&mut random, policy.rule.capacity(), last.as_ref());
+                let cost = random_cost(&mut random, policy.limits.rule.capacity(), last.as_ref());
                 let check = check(&policy, seed, cost);
                 last = triple.decide(&[check], at).pop();
                 charges.extend(last.and_then(|decision| charge_of(&check, &decision, at)));
@@ -223,9 +235,9 @@ fn the_three_agree_on_random_histories() {
             now = Gap::random(&mut random, window_us).after(now, last.as_ref());
             if random.u8(0..20) == 0 {
                 // An edit of limit and burst, in the middle of a life.
-                policy.rule = random_rule(&mut random, kind, window_us);
+                policy.limits = limits(random_rule(&mut random, kind, window_us));
             }
-            let cost = random_cost(&mut random, policy.rule.capacity(), last.as_ref());
+            let cost = random_cost(&mut random, policy.limits.rule.capacity(), last.as_ref());
             let check = check(&policy, seed, cost);
             last = triple.decide(&[check], Timestamp::from_micros(now)).pop();
         }
@@ -243,7 +255,11 @@ fn the_three_agree_on_several_checks_at_once() {
         let named = |n: usize, random: &mut fastrand::Rng| {
             let kind = random.usize(..KINDS);
             let rule = random_rule(random, kind, window_us);
-            policy(&format!("policy-{n}-{seed}"), rule)
+            let penalty = (seed % 3 == 0).then(|| random_penalty(random, window_us));
+            Policy {
+                penalty,
+                ..policy(&format!("policy-{n}-{seed}"), rule)
+            }
         };
         let policies: Vec<Policy> = (0..4).map(|n| named(n, &mut random)).collect();
         let mut now = 1_700_000_000_000_000;
@@ -266,11 +282,66 @@ fn the_three_agree_on_several_checks_at_once() {
                     ..check(
                         policy,
                         random.u64(0..2),
-                        random_cost(&mut random, policy.rule.capacity(), last.get(n)),
+                        random_cost(&mut random, policy.limits.rule.capacity(), last.get(n)),
                     )
                 })
                 .collect();
             last = triple.decide(&checks, Timestamp::from_micros(now));
+        }
+    }
+    triple.script.expect_expiries();
+}
+
+/// A penalty beside each kind, edited meanwhile, with settlements and refunds between.
+#[test]
+fn the_three_agree_on_penalties() {
+    let valkey = Valkey::start();
+    let mut triple = Triple::new(&valkey);
+    for seed in 0..SEEDS {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let window_us = random_window(&mut random);
+        let kind = usize::try_from(seed).unwrap();
+        let mut policy = Policy {
+            penalty: Some(random_penalty(&mut random, window_us)),
+            ..policy("punishing", random_rule(&mut random, kind, window_us))
+        };
+        // Also where time stands still.
+        let mut now = match seed % 16 {
+            0 => EXACT_MAX - random.u64(0..window_us),
+            _ => 1_700_000_000_000_000 + random.u64(0..window_us),
+        };
+        let steps_back = seed % 2 == 1;
+        let (mut last, mut charges) = (None, Vec::new());
+        triple.begin(!steps_back);
+        for _ in 0..60 {
+            let gap = match Gap::random(&mut random, window_us) {
+                Gap::Back(us) if !steps_back => Gap::Forward(us),
+                gap => gap,
+            };
+            now = gap.after(now, last.as_ref());
+            let at = Timestamp::from_micros(now);
+            // The local store drops what was to be forgotten by then, whatever is edited since.
+            if steps_back && random.u8(0..30) == 0 {
+                policy.penalty = Some(random_penalty(&mut random, window_us));
+            }
+            let shadow = random.u8(0..4) == 0;
+            if !charges.is_empty() && random.u8(0..6) == 0 {
+                let charge: Charge = charges.swap_remove(random.usize(..charges.len()));
+                let settlement = Settlement {
+                    check: check(&policy, seed, 1),
+                    charge,
+                    settled: random_end(&mut random, charge.cost),
+                };
+                triple.settle(&[settlement], at);
+            } else {
+                let cost = random_cost(&mut random, policy.limits.rule.capacity(), last.as_ref());
+                let asked = Check {
+                    shadow,
+                    ..check(&policy, seed, cost)
+                };
+                last = triple.decide(&[asked], at).pop();
+                charges.extend(last.and_then(|decision| charge_of(&asked, &decision, at)));
+            }
         }
     }
     triple.script.expect_expiries();
@@ -314,7 +385,7 @@ fn the_three_agree_on_calendars_within_the_edges_handed_and_beyond() {
                 triple.settle(&[settlement], at);
                 continue;
             }
-            let cost = random_cost(&mut random, policy.rule.capacity(), last.as_ref());
+            let cost = random_cost(&mut random, policy.limits.rule.capacity(), last.as_ref());
             let asked = check(&policy, seed, cost);
             let decision = triple.decide(&[asked], at).remove(0);
             charges.extend(charge_of(&asked, &decision, at));

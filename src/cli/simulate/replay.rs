@@ -66,11 +66,11 @@ pub(super) async fn run(
             names.join(", ")
         )));
     };
-    if policy.rule.lends() {
+    if policy.limits.rule.lends() {
         return Err(Stop::Failed(format!(
             "policy `{name}` is of kind \"{}\": it counts what is in flight, and a trace does not say for how long \
              that is",
-            policy.rule.kind()
+            policy.limits.rule.kind()
         )));
     }
     let requests = trace::open(trace)?;

@@ -11,8 +11,8 @@ use tokio::time::{sleep, timeout};
 
 use super::Stop;
 use crate::check::{
-    Check, EntityKey, Generation, KeySource, Mode, OnMissingKey, OnStoreFailure, Policy, Scope,
-    Shares, Unit,
+    Check, EntityKey, Generation, KeySource, Limits, Mode, OnMissingKey, OnStoreFailure, Policy,
+    Scope, Unit,
 };
 use crate::clock::{Clock, ManualClock};
 use crate::config::store_settings;
@@ -165,7 +165,8 @@ impl Stage {
 fn check(policy: &Policy, entity: EntityKey, cost: u64) -> Check<'_> {
     Check {
         policy,
-        rule: &policy.rule,
+        limits: &policy.limits,
+        rule: &policy.limits.rule,
         entity,
         cost: Cost::new(cost),
         shadow: false,
@@ -197,12 +198,13 @@ fn policy(rule: Rule) -> Policy {
         name: rule.kind().into(),
         index: 0,
         generation: Generation(1),
-        shares: Shares::new(&rule, NonZeroU32::MIN),
-        rule,
+        limits: Arc::new(Limits::new(rule, NonZeroU32::MIN)),
+        uneven: false,
         key: Box::new([KeySource::Global]),
         on_missing_key: OnMissingKey::Skip,
         preflights: false,
         on_store_failure: OnStoreFailure::Allow,
+        penalty: None,
         lease: None,
         outcomes: None,
         given_back: false,

@@ -52,15 +52,22 @@ impl Builder<'_> {
                 "add [listeners.main] with address = \"127.0.0.1:8080\"",
             );
         }
-        by_name(file.listeners.as_ref())
+        let built: Vec<Option<Listener>> = by_name(file.listeners.as_ref())
             .into_iter()
             .map(|(name, (_, listener))| {
+                let tls = match &listener.tls {
+                    Some(tls) => self.listening(name, &tls.value)?,
+                    None if listener.unread.contains(&"tls") => return None,
+                    None => None,
+                };
                 Some(Listener {
                     name: name.into(),
                     address: value(&listener.address)?,
+                    tls,
                 })
             })
-            .collect()
+            .collect();
+        built.into_iter().collect()
     }
 
     pub(super) fn client_ip(&self, file: &File) -> Option<client::Settings> {

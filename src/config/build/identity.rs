@@ -19,6 +19,18 @@ pub(crate) struct ReadKeys {
     seen: Seen,
 }
 
+impl ReadKeys {
+    /// The policies of which some key has a limit of its own.
+    pub(super) fn limited(&self) -> impl Iterator<Item = &str> {
+        let keys = self.file.iter().flat_map(|file| &file.keys);
+        let holders = keys.flat_map(|keys| &keys.value.entries);
+        let limits = holders.flat_map(|(_, holder)| &holder.value.limits);
+        limits
+            .flat_map(|limits| &limits.value.0)
+            .map(|(policy, _)| policy.value.as_str())
+    }
+}
+
 /// Reads the file of API keys that the configuration names.
 pub(crate) fn read_keys(
     file: &File,
@@ -37,6 +49,14 @@ pub(crate) fn read_keys(
     Some(ReadKeys { file, seen })
 }
 
+/// The tiers that keys may have: any, where none is defined.
+fn tiers(file: &File) -> Option<Vec<&str>> {
+    let tiers = &file.tiers.as_ref()?.value;
+    let defined = tiers.entries.iter().map(|(name, _)| &name.value);
+    let names: Vec<&str> = defined.chain(&tiers.excused).map(String::as_str).collect();
+    (!names.is_empty()).then_some(names)
+}
+
 impl Builder<'_> {
     pub(super) fn identity(&self, file: &File, policies: &Policies<'_>) -> Option<Identity> {
         self.check_sources(file, policies);
@@ -46,7 +66,12 @@ impl Builder<'_> {
         let written = &written.value;
         self.check_tier_header(file, written);
         let api_key = match &written.api_key {
-            Some(api_key) => Some(self.api_keys(&api_key.value, api_key.place, policies)?),
+            Some(api_key) => Some(self.api_keys(
+                &api_key.value,
+                api_key.place,
+                policies,
+                tiers(file).as_deref(),
+            )?),
             None => None,
         };
         Some(Identity { api_key })
@@ -57,14 +82,19 @@ impl Builder<'_> {
         written: &Written,
         place: Place,
         policies: &Policies<'_>,
+        tiers: Option<&[&str]>,
     ) -> Option<ApiKeys> {
         let sent_in = self.sent_in(written, place);
         let path = written.file.as_ref()?;
         let file = self.sources.resolve(path.place.source, &path.value.0);
-        let policies: Vec<&str> = policies.0.keys().copied().collect();
+        let policies: Vec<_> = policies
+            .0
+            .iter()
+            .map(|(name, built)| (*name, built.policy.as_ref()))
+            .collect();
         let names = Names {
             policies: &policies,
-            tiers: None,
+            tiers,
         };
         let (keys, seen) = match self.keys {
             Some(read) => {

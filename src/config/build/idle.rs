@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Builder;
 use super::policies::Policies;
-use crate::check::{Demand, Mode, Policy, Price, Scope};
+use crate::check::{Demand, Mode, Plans, Policy, Price, Scope};
 use crate::config::Route;
 use crate::config::error::{Code, Finding};
 use crate::decide::{Limit, Rule};
@@ -12,7 +12,12 @@ use crate::route::Table;
 
 impl Builder<'_> {
     /// Warns of each policy that stands on no route without one that denies before it could.
-    pub(super) fn warn_of_idle(&self, policies: &Policies<'_>, routes: &Table<Arc<Route>>) {
+    pub(super) fn warn_of_idle(
+        &self,
+        policies: &Policies<'_>,
+        routes: &Table<Arc<Route>>,
+        plans: &Plans,
+    ) {
         for built in policies.0.values() {
             let Some(idle) = built.policy.as_ref().filter(|it| it.mode == Mode::Enforce) else {
                 continue;
@@ -21,7 +26,12 @@ impl Builder<'_> {
                 .0
                 .values()
                 .filter_map(|built| built.policy.as_ref())
-                .find(|guard| guards(guard, idle) && stands_wherever(guard, idle, routes));
+                .find(|guard| {
+                    let is_even = [guard.index, idle.index].map(|index| !plans.speak_of(index));
+                    is_even == [true; 2]
+                        && guards(guard, idle)
+                        && stands_wherever(guard, idle, routes)
+                });
             if let Some(guard) = guard {
                 self.findings.add(
                     Finding::new(
@@ -45,9 +55,9 @@ fn guards(guard: &Policy, idle: &Policy) -> bool {
         && guard.mode == Mode::Enforce
         && guard.key == idle.key
         && (guard.scope == Scope::Shared || guard.scope == idle.scope)
-        && never_more(&guard.rule, &idle.rule)
+        && never_more(&guard.limits.rule, &idle.limits.rule)
         // Of two that are alike, one stays.
-        && (guard.index < idle.index || !never_more(&idle.rule, &guard.rule))
+        && (guard.index < idle.index || !never_more(&idle.limits.rule, &guard.limits.rule))
 }
 
 /// Whether there is a use of `guard`, at no lesser cost, beside each use of `idle`.

@@ -57,7 +57,7 @@ impl Builder<'_> {
     /// A request waits once, for the longer of two turns: the other bucket then lets through what it did not plan.
     fn warn_of_two_queues(&self, name: &str, place: Place, known: &[Vec<&Built<'_>>]) {
         let queues = |built: &&Built<'_>| {
-            let rule = built.policy.as_ref().map(|policy| &policy.rule);
+            let rule = built.policy.as_ref().map(|policy| &policy.limits.rule);
             built.enforced() && matches!(rule, Some(Rule::LeakyBucket(_)))
         };
         let in_the_way: Vec<_> = known

@@ -6,24 +6,28 @@ mod calendars;
 mod concurrency;
 mod cost;
 mod gateway;
+mod health;
 pub(super) mod identity;
 mod idle;
 mod lints;
 mod path;
 mod pattern;
+mod plans;
 mod policies;
 mod routes;
 mod shedding;
 mod store;
 mod store_url;
+mod tls;
 mod upstreams;
 mod valkey;
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 
+pub(super) use plans::unfit;
 pub use store_url::store_settings;
 
 use super::Config;
@@ -33,6 +37,7 @@ use super::error::{Code, Finding, Findings, did_you_mean};
 use super::file::File;
 use super::read;
 use super::source::{Place, Sources};
+use crate::tls::Authorities;
 
 /// What to do about a file that cannot be read where the configuration is checked, and not run.
 pub(super) const WITHOUT_FILES: &str =
@@ -47,6 +52,8 @@ pub(crate) struct Builder<'a> {
     pub(crate) io: bool,
     /// Those that were, or were to be.
     pub(crate) read: &'a RefCell<Vec<PathBuf>>,
+    /// Whom the machine believes, once that was asked; an inner `None` if nobody.
+    pub(crate) machine: &'a OnceCell<Option<Authorities>>,
     /// The file of API keys, where the configuration names one.
     pub(crate) keys: Option<&'a identity::ReadKeys>,
 }
@@ -61,6 +68,7 @@ pub(crate) fn build(file: &File, builder: Builder<'_>) -> Option<Config> {
     let upstreams = builder.upstreams(file);
     let rejects = builder.rejects(file);
     let policies = builder.policies(file, store.as_ref());
+    let plans = builder.plans(file, &policies);
     let identity = builder.identity(file, &policies);
     let routes = builder.routes(file, &policies);
     let load_shedding = builder.load_shedding(file);
@@ -75,9 +83,10 @@ pub(crate) fn build(file: &File, builder: Builder<'_>) -> Option<Config> {
     }
     builder.check_any_route(file);
     builder.warn_of_idle_shedding(file);
-    let routes = routes?;
+    builder.warn_of_nobody(file);
+    let (routes, plans) = (routes?, plans?);
     let reads_bodies = routes.iter().any(|route| route.reads_bodies);
-    builder.warn_of_idle(&policies, &routes);
+    builder.warn_of_idle(&policies, &routes, &plans);
     Some(Config {
         server: server?,
         listeners: listeners?,
@@ -86,6 +95,7 @@ pub(crate) fn build(file: &File, builder: Builder<'_>) -> Option<Config> {
         store: store?,
         upstreams: upstreams?,
         policies: policies.finished()?,
+        plans,
         reads_bodies,
         routes,
         rejects: rejects?,
@@ -122,7 +132,12 @@ impl Builder<'_> {
         }
         let finding = Finding::new(code, name.place, message);
         self.findings.add(if known.is_empty() {
-            finding.help(format!("define [{what}s.{}]", name.value))
+            let table = if what == "policy" {
+                "policies".to_owned()
+            } else {
+                format!("{what}s")
+            };
+            finding.help(format!("define [{table}.{}]", name.value))
         } else {
             finding.note(format!("defined are: {}", known.join(", ")))
         });

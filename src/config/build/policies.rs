@@ -5,15 +5,19 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ipnet::IpNet;
+
 use super::answers::DEFAULT;
 use super::calendars::Calendars;
+use super::identity::ReadKeys;
 use super::routes::uses_of;
 use super::{Builder, by_name, non_zero, value};
 use crate::check::outcome::Statuses;
 use crate::check::{
-    Generation, KeySource, Mode, OnMissingKey, OnStoreFailure, Outcomes, Policy, Price, Scope,
-    Shares,
+    Generation, KeySource, Limits, Mode, OnMissingKey, OnStoreFailure, Outcomes, Policy, Price,
+    Scope,
 };
+use crate::client::address::Prefixes;
 use crate::clock::micros;
 use crate::config::Store;
 use crate::config::collections::{List, Named};
@@ -24,10 +28,11 @@ use crate::config::items::Count;
 use crate::config::key_source::is_unverified;
 use crate::config::moments::AnchorAt;
 use crate::config::source::Place;
+use crate::config::steps::Steps;
 use crate::config::values::{LeaseOf, LimitOf};
 use crate::config::wire::StatusItem;
 use crate::decide::{
-    FixedWindow, LeakyBucket, Rule, SlidingCounter, SlidingLog, TokenBucket, TooLarge,
+    FixedWindow, LeakyBucket, Penalty, Rule, SlidingCounter, SlidingLog, TokenBucket, TooLarge,
 };
 
 /// What the generation of a state covers first: a change of the states' format makes all of them new.
@@ -104,6 +109,7 @@ impl Builder<'_> {
         let shadow = value(&file.mode) == Some(GlobalMode::Shadow);
         let rejects = reject_names(file);
         let given_back = given_back(file, store);
+        let uneven = uneven(file, self.keys);
         let calendars = Calendars::default();
         let built = written
             .into_iter()
@@ -118,11 +124,12 @@ impl Builder<'_> {
                     shadow,
                     rejects: &rejects,
                     given_back: &given_back,
+                    uneven: &uneven,
                     calendars: &calendars,
                     reject_table: file.rejects.as_ref(),
                 };
                 let built = self.policy(&common, policy).map(Arc::new);
-                let rule = built.as_ref().map(|built| &built.rule);
+                let rule = built.as_ref().map(|built| &built.limits.rule);
                 let cost = policy.cost.as_ref();
                 if let Some(cost) = cost {
                     self.warn_of_free(cost);
@@ -153,6 +160,7 @@ impl Builder<'_> {
             .map(|source| source.value.clone())
             .collect();
         self.check_lease(common, written);
+        self.check_penalty(common.name, written, &sources);
         let is_lent = rule.lends();
         let mode = match value(&written.mode)? {
             Mode::Enforce if common.shadow => Mode::Shadow,
@@ -162,8 +170,8 @@ impl Builder<'_> {
             name: common.name.into(),
             index: common.index,
             generation: generation(&rule, written, &sources),
-            shares: Shares::new(&rule, common.instances),
-            rule,
+            limits: Arc::new(Limits::new(rule, common.instances)),
+            uneven: common.uneven.contains(common.name),
             key: sources,
             // Where the key cannot be missing, nobody asks; routes see to it where it can.
             on_missing_key: value(&written.on_missing_key).unwrap_or(OnMissingKey::Skip),
@@ -175,6 +183,10 @@ impl Builder<'_> {
                 Some(LeaseOf::Units(units)) => Some(non_zero(units)?),
                 _ => None,
             },
+            penalty: match &written.penalty {
+                Some(steps) => Some(penalty(&steps.value)?),
+                None => None,
+            },
             outcomes: outcomes?,
             given_back: common.given_back.contains(common.name) || outcomes?.is_some() || is_lent,
             mode,
@@ -182,6 +194,39 @@ impl Builder<'_> {
             reject: reject?,
             advertise: value(&written.advertise)?,
         })
+    }
+
+    /// A penalty beside what undoes it, or for people who did nothing.
+    fn check_penalty(&self, name: &str, written: &Written, key: &[KeySource]) {
+        let Some(penalty) = &written.penalty else {
+            return;
+        };
+        if let Some(lease) = &written.lease
+            && let LeaseOf::Units(_) = lease.value
+        {
+            self.error(
+                Code::E018,
+                lease.place,
+                format!("policy `{name}` has a `lease` and a `penalty`, which exclude each other"),
+                "take one out: units that a gateway took ahead would pass there whom another one denies",
+            );
+        }
+        let tells_nobody_apart = |source: &KeySource| {
+            matches!(
+                source,
+                KeySource::Global | KeySource::Method | KeySource::Host | KeySource::Route
+            )
+        };
+        if key.iter().all(tells_nobody_apart) {
+            self.findings.add(
+                Finding::new(
+                    Code::W223,
+                    penalty.place,
+                    format!("policy `{name}` counts all callers together: what one of them does shuts out everybody"),
+                )
+                .help("count by what tells callers apart, as key = \"ip\", or take the penalty out"),
+            );
+        }
     }
 
     /// Which answers count; an inner `None` for all of them.
@@ -269,6 +314,17 @@ impl Builder<'_> {
                 "anchor",
                 written.anchor.as_ref().map(|at| at.place),
                 &[Kind::FixedWindow],
+            ),
+            place(
+                "penalty",
+                written.penalty.as_ref().map(|at| at.place),
+                &[
+                    Kind::FixedWindow,
+                    Kind::SlidingLog,
+                    Kind::SlidingCounter,
+                    Kind::TokenBucket,
+                    Kind::LeakyBucket,
+                ],
             ),
             place(
                 "strict",
@@ -415,8 +471,14 @@ pub(super) struct Common<'a> {
     shadow: bool,
     rejects: &'a [&'a str],
     given_back: &'a BTreeSet<&'a str>,
+    uneven: &'a BTreeSet<&'a str>,
     calendars: &'a Calendars,
     reject_table: Option<&'a At<Named<Reject>>>,
+}
+
+fn penalty(Steps(steps): &Steps) -> Option<Penalty> {
+    let lengths: Option<Vec<_>> = steps.iter().map(|step| non_zero(micros(step.0))).collect();
+    Penalty::new(&lengths?)
 }
 
 /// In the order in which rejects are built.
@@ -464,6 +526,75 @@ fn given_back<'f>(file: &'f File, store: Option<&Store>) -> BTreeSet<&'f str> {
         }
     }
     given_back
+}
+
+/// The policies whose key counts callers together that may have different limits: a tier's, an override's, or their own.
+fn uneven<'f>(file: &'f File, keys: Option<&'f ReadKeys>) -> BTreeSet<&'f str> {
+    let policies = by_name(file.policies.as_ref());
+    let sources = |name: &str| {
+        let key = policies
+            .get(name)
+            .and_then(|(_, policy)| policy.key.as_ref());
+        key.into_iter()
+            .flat_map(|key| &key.value.0)
+            .map(|at| &at.value)
+    };
+    let mut uneven = BTreeSet::new();
+    let tiers = by_name(file.tiers.as_ref());
+    let overrides = by_name(file.overrides.as_ref());
+    let of_identities = tiers.values().map(|(_, tier)| &tier.limits).chain(
+        overrides
+            .values()
+            .filter(|(_, written)| written.identity.is_some())
+            .map(|(_, written)| &written.limits),
+    );
+    let of_identities = of_identities.flatten().flat_map(|limits| &limits.value.0);
+    let of_identities = of_identities.map(|(name, _)| name.value.as_str());
+    for name in of_identities.chain(keys.into_iter().flat_map(ReadKeys::limited)) {
+        if !sources(name).any(|source| *source == KeySource::Identity) {
+            uneven.insert(name);
+        }
+    }
+    for (_, written) in overrides.values() {
+        let networks = written.ip.iter().flat_map(|list| &list.value.items);
+        let networks: Vec<&IpNet> = networks.map(|at| &at.value).collect();
+        for (name, _) in written.limits.iter().flat_map(|limits| &limits.value.0) {
+            let is_apart = |network: &&IpNet| {
+                sources(&name.value).any(|source| tells_apart(source, network, prefixes(file)))
+            };
+            if !networks.iter().all(is_apart) {
+                uneven.insert(name.value.as_str());
+            }
+        }
+    }
+    uneven
+}
+
+/// Whether nobody outside of the network is counted with somebody in it.
+fn tells_apart(source: &KeySource, network: &IpNet, prefixes: Prefixes) -> bool {
+    let counted = match (source, network) {
+        (KeySource::Ip, IpNet::V4(_)) => prefixes.ipv4,
+        (KeySource::IpPrefix(bits), IpNet::V4(_)) if *bits > 32 => prefixes.ipv4,
+        (KeySource::Ip, IpNet::V6(_)) => prefixes.ipv6,
+        (KeySource::IpPrefix(bits), _) => *bits,
+        _ => return false,
+    };
+    network.prefix_len() <= counted
+}
+
+/// How much of an address counts as one client.
+fn prefixes(file: &File) -> Prefixes {
+    let written = file.client_ip.as_ref().map(|at| &at.value);
+    let bits = |bits: u64, default| u8::try_from(bits).unwrap_or(default);
+    let default = Prefixes::default();
+    Prefixes {
+        ipv4: written
+            .and_then(|it| value(&it.ipv4_prefix))
+            .map_or(default.ipv4, |it| bits(it.0, default.ipv4)),
+        ipv6: written
+            .and_then(|it| value(&it.ipv6_prefix))
+            .map_or(default.ipv6, |it| bits(it.0, default.ipv6)),
+    }
 }
 
 /// Covers all that makes an old state meaningless, and nothing else: a new limit or burst keeps what was used.

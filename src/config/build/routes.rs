@@ -271,7 +271,7 @@ impl Builder<'_> {
             );
             return None;
         };
-        let rule = built.policy.as_ref().map(|policy| &policy.rule);
+        let rule = built.policy.as_ref().map(|policy| &policy.limits.rule);
         let price = match &a_use.cost {
             Some(cost) => {
                 self.warn_of_free(cost);

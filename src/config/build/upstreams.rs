@@ -23,10 +23,14 @@ impl Builder<'_> {
 
     fn upstream(&self, name: &str, at: &At<String>, written: &Written) -> Option<Upstream> {
         let target = self.target(at, written);
+        let tls = self.upstream_tls(name, written);
+        let health = self.health(name, written);
         let timeouts = value(&written.timeouts)?;
         Some(Upstream {
             name: name.into(),
             target: target?,
+            tls: tls?,
+            health: health?,
             timeouts: Timeouts {
                 connect: timeouts.connect?.value.0,
                 read: timeouts.read?.value.0,
@@ -187,8 +191,8 @@ fn advice(text: &str) -> String {
             return format!("write \"{host}:80\"");
         }
         if scheme == "https" {
-            return "TLS to servers is not built yet: write host:port of a plain HTTP server"
-                .to_owned();
+            let port = if is_host_and_port(host) { "" } else { ":443" };
+            return format!("write \"{host}{port}\", and tls = {{}} beside `servers`");
         }
     }
     if text.parse::<std::net::Ipv6Addr>().is_ok() {

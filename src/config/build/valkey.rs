@@ -8,7 +8,8 @@ use crate::config::error::{Code, Finding};
 use crate::config::file::{Sentinel, Store as Written};
 use crate::config::source::{Place, without_credentials};
 use crate::config::values::FilePath;
-use crate::store::valkey::{self, Address, Login, Sentinels, Tls, TlsError};
+use crate::store::valkey::{self, Address, Login, Sentinels, Tls};
+use crate::tls::TlsError;
 
 impl Builder<'_> {
     /// Whether the password stands in the file itself, not in a variable that fills it in.

@@ -12,7 +12,7 @@ use pingora::protocols::{
     ALPN, GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl,
     TimingDigest, UniqueID, UniqueIDType,
 };
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::timeout;
 
 use super::{Guarded, Phase};
@@ -96,7 +96,8 @@ impl Shutdown for Guarded {
         // Who takes nothing does not take the rest either.
         let patience = self.current.get().config.server.body_timeout;
         if self.fault != Some(Fault::WriteTimeout) {
-            let _ = timeout(patience, self.io.shutdown()).await;
+            // Not Pingora's own, which writes a line in the log for each client that is gone already.
+            let _ = timeout(patience, AsyncWriteExt::shutdown(&mut self.io)).await;
         }
     }
 }

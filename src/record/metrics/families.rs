@@ -75,6 +75,7 @@ pub struct Families {
     pub(super) units: IntCounterVec,
     pub(super) costs_missing: IntCounterVec,
     pub(super) near_limit: IntCounterVec,
+    pub(super) penalties: IntCounterVec,
     pub(super) queue_waits: HistogramVec,
     pub(super) queue_depths: IntGaugeVec,
     pub(super) in_use: IntGaugeVec,
@@ -83,6 +84,8 @@ pub struct Families {
     pub(super) upstream_durations: HistogramVec,
     pub(super) upstream_throttled: IntCounterVec,
     pub(super) upstream_malformed: IntCounterVec,
+    pub(super) upstream_healthy: IntGaugeVec,
+    pub(super) certificate_expiry: IntGaugeVec,
 }
 
 impl Families {
@@ -251,6 +254,11 @@ impl Families {
                 "Decisions after which at most a fifth is left.",
                 &["policy"],
             )?,
+            penalties: make.counters(
+                "tollgate_penalties_total",
+                "Penalties begun.",
+                &["policy"],
+            )?,
             queue_waits: make.histograms(
                 "tollgate_queue_wait_seconds",
                 "How long requests waited for their turn.",
@@ -292,6 +300,16 @@ impl Families {
                 "tollgate_upstream_header_malformed_total",
                 "Rate limit fields of the upstream that could not be parsed.",
                 &["upstream"],
+            )?,
+            upstream_healthy: make.gauges(
+                "tollgate_upstream_healthy",
+                "Whether a server that is checked gets requests.",
+                &["upstream", "server"],
+            )?,
+            certificate_expiry: make.gauges(
+                "tollgate_tls_certificate_expiry_timestamp_seconds",
+                "Until when a listener's certificate is good.",
+                &["listener"],
             )?,
             reloads: ["success", "failure"].map(|result| reloads.with_label_values(&[result])),
             reload_successful: make.gauge(
@@ -402,10 +420,15 @@ impl Families {
         let _ = self.units.remove_label_values(&[name]);
         let _ = self.costs_missing.remove_label_values(&[name]);
         let _ = self.near_limit.remove_label_values(&[name]);
+        let _ = self.penalties.remove_label_values(&[name]);
         let _ = self.queue_waits.remove_label_values(&[name]);
         let _ = self.queue_depths.remove_label_values(&[name]);
         let _ = self.in_use.remove_label_values(&[name]);
-        let _ = self.limits.remove_label_values(&[name, TIER]);
+        self.forget_limit(name, TIER);
+    }
+
+    pub(super) fn forget_limit(&self, policy: &str, tier: &str) {
+        let _ = self.limits.remove_label_values(&[policy, tier]);
     }
 
     pub(super) fn forget_upstream(&self, name: &str) {
@@ -416,6 +439,15 @@ impl Families {
         }
         let _ = self.upstream_throttled.remove_label_values(&[name]);
         let _ = self.upstream_malformed.remove_label_values(&[name]);
+    }
+
+    pub(super) fn forget_server(&self, upstream: &str, server: &str) {
+        let values = &[upstream, server];
+        let _ = self.upstream_healthy.remove_label_values(values);
+    }
+
+    pub(super) fn forget_certificate(&self, listener: &str) {
+        let _ = self.certificate_expiry.remove_label_values(&[listener]);
     }
 }
 

@@ -13,10 +13,23 @@ pub enum Verdict {
     ShadowDeny,
     /// It did not apply.
     Skip,
+    /// It did not apply to this caller, or on this route, since an exemption says so.
+    Exempt,
 }
 
 impl Verdict {
-    pub(super) const ALL: [Self; 4] = [Self::Allow, Self::Deny, Self::ShadowDeny, Self::Skip];
+    pub(super) const ALL: [Self; 5] = [
+        Self::Allow,
+        Self::Deny,
+        Self::ShadowDeny,
+        Self::Skip,
+        Self::Exempt,
+    ];
+
+    /// Whether nothing was decided.
+    pub(super) const fn is_idle(self) -> bool {
+        matches!(self, Self::Skip | Self::Exempt)
+    }
 
     /// The label's value.
     #[must_use]
@@ -26,6 +39,7 @@ impl Verdict {
             Self::Deny => "deny",
             Self::ShadowDeny => "shadow_deny",
             Self::Skip => "skip",
+            Self::Exempt => "exempt",
         }
     }
 }
@@ -45,16 +59,19 @@ pub enum Fault {
     BodySize,
     /// An answer that was taken too slowly.
     WriteTimeout,
+    /// TLS that did not come about: in time, or at all.
+    TlsHandshake,
 }
 
 impl Fault {
-    pub(super) const ALL: [Self; 6] = [
+    pub(super) const ALL: [Self; 7] = [
         Self::HeaderTimeout,
         Self::HeaderSize,
         Self::Malformed,
         Self::BodyTimeout,
         Self::BodySize,
         Self::WriteTimeout,
+        Self::TlsHandshake,
     ];
 
     /// The label's value.
@@ -67,6 +84,7 @@ impl Fault {
             Self::BodyTimeout => "body_timeout",
             Self::BodySize => "body_size",
             Self::WriteTimeout => "write_timeout",
+            Self::TlsHandshake => "tls_handshake",
         }
     }
 }

@@ -13,7 +13,7 @@ pub use families::Families;
 pub use labels::{CodeClass, Fault, Proof, Proven, Verdict};
 pub use route::RouteMetrics;
 
-use crate::check::{KeySource, Policy};
+use crate::check::{KeySource, Limits, Plans, Policy};
 use families::TIER;
 
 /// The route label of requests that no route matched.
@@ -37,6 +37,8 @@ pub struct Metrics {
     unmatched: RouteMetrics,
     policies: Vec<PolicyMetrics>,
     upstreams: Vec<UpstreamMetrics>,
+    /// The listeners whose certificates are told of.
+    certificates: Vec<Box<str>>,
 }
 
 /// What a configuration has that series are made for.
@@ -46,22 +48,39 @@ pub struct Labels<'a> {
     pub routes: Vec<RouteLabels<'a>>,
     /// The policies, by their index.
     pub policies: &'a [Arc<Policy>],
+    /// What tiers put in the place of policies' limits.
+    pub plans: &'a Plans,
     /// The upstreams, by their index.
-    pub upstreams: Vec<Arc<str>>,
+    pub upstreams: Vec<UpstreamLabels<'a>>,
+    /// The listeners that show a certificate, and until when that is good, in seconds since the epoch.
+    pub certificates: Vec<(&'a str, i64)>,
     /// Whether there is a shared store.
     pub shared: bool,
+}
+
+/// An upstream as metrics know it.
+#[derive(Debug)]
+pub struct UpstreamLabels<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// The servers that are checked.
+    pub checked: Vec<&'a str>,
 }
 
 /// The series of a policy.
 #[derive(Debug)]
 pub struct PolicyMetrics {
     name: Box<str>,
+    /// The tiers that have a limit of their own.
+    tiers: Vec<Arc<str>>,
     /// Units charged.
     pub units: IntCounter,
     /// Requests whose cost nobody said.
     pub cost_missing: IntCounter,
     /// Decisions that left at most a fifth.
     pub near_limit: IntCounter,
+    /// Penalties that began.
+    pub penalties: IntCounter,
     /// How long requests waited for their turn.
     pub queue_wait: Histogram,
     /// Requests that wait now.
@@ -74,6 +93,7 @@ pub struct PolicyMetrics {
 #[derive(Debug)]
 pub struct UpstreamMetrics {
     name: Box<str>,
+    healthy: Vec<(Box<str>, IntGauge)>,
     by_class: Vec<(IntCounter, Histogram)>,
     /// Its own 429 and 503.
     pub throttled: IntCounter,
@@ -110,12 +130,21 @@ impl Metrics {
             policies: labels
                 .policies
                 .iter()
-                .map(|policy| PolicyMetrics::new(&families, policy))
+                .map(|policy| PolicyMetrics::new(&families, policy, labels.plans))
                 .collect(),
             upstreams: labels
                 .upstreams
                 .iter()
-                .map(|name| UpstreamMetrics::new(&families, name))
+                .map(|upstream| UpstreamMetrics::new(&families, upstream))
+                .collect(),
+            certificates: labels
+                .certificates
+                .iter()
+                .map(|(listener, until_s)| {
+                    let expiry = &families.certificate_expiry;
+                    expiry.with_label_values(&[listener]).set(*until_s);
+                    (*listener).into()
+                })
                 .collect(),
             families,
         }
@@ -130,13 +159,29 @@ impl Metrics {
             );
         }
         for old in &earlier.policies {
-            if !self.policies.iter().any(|new| new.name == old.name) {
+            let stays = self.policies.iter().find(|new| new.name == old.name);
+            if stays.is_none() {
                 self.families.forget_policy(&old.name);
+            }
+            let has = |tier| stays.is_some_and(|new| new.tiers.contains(tier));
+            for tier in old.tiers.iter().filter(|tier| !has(tier)) {
+                self.families.forget_limit(&old.name, tier);
             }
         }
         for old in &earlier.upstreams {
-            if !self.upstreams.iter().any(|new| new.name == old.name) {
+            let new = self.upstreams.iter().find(|new| new.name == old.name);
+            if new.is_none() {
                 self.families.forget_upstream(&old.name);
+            }
+            for (server, _) in &old.healthy {
+                if new.is_none_or(|new| new.healthy_server(server).is_none()) {
+                    self.families.forget_server(&old.name, server);
+                }
+            }
+        }
+        for old in &earlier.certificates {
+            if !self.certificates.contains(old) {
+                self.families.forget_certificate(old);
             }
         }
     }
@@ -169,29 +214,45 @@ impl Metrics {
 }
 
 impl PolicyMetrics {
-    fn new(families: &Families, policy: &Policy) -> Self {
+    fn new(families: &Families, policy: &Policy, plans: &Plans) -> Self {
         let name = &*policy.name;
-        families
-            .limits
-            .with_label_values(&[name, TIER])
-            .set(i64::try_from(policy.rule.count().get()).unwrap_or(i64::MAX));
+        let tell = |tier: &str, limits: &Limits| {
+            let count = limits.rule.count().get();
+            let gauge = families.limits.with_label_values(&[name, tier]);
+            gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
+        };
+        tell(TIER, &policy.limits);
+        let tiers = plans.tiers.iter().filter_map(|(tier, changes)| {
+            tell(tier, &changes.of(policy.index)?.limits);
+            Some(Arc::clone(tier))
+        });
         Self {
             name: name.into(),
+            tiers: tiers.collect(),
             units: families.units.with_label_values(&[name]),
             cost_missing: families.costs_missing.with_label_values(&[name]),
             near_limit: families.near_limit.with_label_values(&[name]),
+            penalties: families.penalties.with_label_values(&[name]),
             queue_wait: families.queue_waits.with_label_values(&[name]),
             queue_depth: families.queue_depths.with_label_values(&[name]),
-            in_use: (policy.rule.lends() && *policy.key == [KeySource::Global])
+            in_use: (policy.limits.rule.lends() && *policy.key == [KeySource::Global])
                 .then(|| families.in_use.with_label_values(&[name])),
         }
     }
 }
 
 impl UpstreamMetrics {
-    fn new(families: &Families, name: &str) -> Self {
+    fn new(families: &Families, upstream: &UpstreamLabels<'_>) -> Self {
+        let name = upstream.name;
+        let healthy = |server: &&str| {
+            let gauge = families
+                .upstream_healthy
+                .with_label_values(&[name, *server]);
+            ((*server).into(), gauge)
+        };
         Self {
             name: name.into(),
+            healthy: upstream.checked.iter().map(healthy).collect(),
             by_class: CodeClass::ALL
                 .iter()
                 .map(|class| {
@@ -205,6 +266,13 @@ impl UpstreamMetrics {
             throttled: families.upstream_throttled.with_label_values(&[name]),
             header_malformed: families.upstream_malformed.with_label_values(&[name]),
         }
+    }
+
+    /// Whether a server is healthy; nothing of one that is not checked.
+    #[must_use]
+    pub fn healthy_server(&self, server: &str) -> Option<&IntGauge> {
+        let found = self.healthy.iter().find(|(known, _)| **known == *server);
+        found.map(|(_, gauge)| gauge)
     }
 
     /// Counts an answer.

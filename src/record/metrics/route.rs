@@ -46,7 +46,7 @@ struct DecisionMetrics {
     policy: Arc<str>,
     index: usize,
     home: Source,
-    counters: [[Option<IntCounter>; 3]; 4],
+    counters: [[Option<IntCounter>; Source::ALL.len()]; Verdict::ALL.len()],
 }
 
 impl RouteMetrics {
@@ -164,9 +164,7 @@ impl DecisionMetrics {
         let counters = Verdict::ALL.map(|verdict| {
             Source::ALL.map(|source| {
                 let counts = source == home
-                    || (source == Source::Fallback
-                        && home == Source::Store
-                        && verdict != Verdict::Skip);
+                    || (source == Source::Fallback && home == Source::Store && !verdict.is_idle());
                 counts.then(|| {
                     families.decisions.with_label_values(&[
                         route,

@@ -42,12 +42,24 @@ impl Outage {
 impl Key {
     /// The key of what `check`'s policy has counted for its entity, in this outage.
     pub(super) fn of(check: &Check<'_>, outage: Outage) -> Self {
+        Self::named(check, outage, "")
+    }
+
+    /// The key of the penalty beside `check`, if there is one: in the same shard.
+    pub(super) fn of_penalty(check: &Check<'_>, outage: Outage) -> Option<Self> {
+        // No name has a colon.
+        let is_beside = check.policy.penalty.is_some();
+        is_beside.then(|| Self::named(check, outage, ":penalty"))
+    }
+
+    fn named(check: &Check<'_>, outage: Outage, what: &str) -> Self {
         // FNV-1a: names are few, short, and the operator's own.
         let start = 0xcbf2_9ce4_8422_2325 ^ u64::from(check.policy.generation.0);
         let fold = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        let name = check.policy.name.bytes().chain(what.bytes());
         Self {
             entity: check.entity.0,
-            policy: check.policy.name.bytes().fold(start, fold) & POLICY | outage.tag(),
+            policy: name.fold(start, fold) & POLICY | outage.tag(),
         }
     }
 

@@ -24,7 +24,7 @@ pub use self::snapshot::SnapshotError;
 use super::{Settlement, StoreError};
 use crate::check::{Check, KeySecret};
 use crate::clock::Clock;
-use crate::decide::{Ask, Change, Cost, Decision, State, Timestamp, decide_all};
+use crate::decide::{Ask, Change, Cost, Decision, Settled, State, Timestamp, decide_all, penalty};
 
 /// How many shards there are: more than threads, so that these seldom meet.
 const SHARDS: usize = 64;
@@ -114,7 +114,9 @@ impl LocalStore {
         outage: Outage,
         checks: &[Check<'_>],
     ) -> Result<(Timestamp, Vec<Decision>), StoreError> {
-        if let [check] = checks {
+        if let [check] = checks
+            && check.policy.penalty.is_none()
+        {
             let (now, decision) = self.decide_alone(check, outage)?;
             return Ok((now, vec![decision]));
         }
@@ -129,24 +131,53 @@ impl LocalStore {
                 kept: held.shard(key).and_then(|shard| shard.get(key)),
                 cost: check.cost,
                 shadow: check.shadow,
+                beside: check.beside(held.penalty(check, outage)),
             })
             .collect();
         let added = asks.iter().map(|ask| usize::from(ask.kept.is_none()));
         let steps = decide_all(&asks, now);
         let added = added
             .zip(&steps)
-            .filter(|(_, (change, _))| *change != Change::None)
+            .filter(|(_, step)| step.change != Change::None)
             .map(|(added, _)| added)
             .sum();
         self.reserve(added, &keys, &mut held, now)?;
         let mut decisions = Vec::with_capacity(steps.len());
-        for ((check, key), (change, decision)) in checks.iter().zip(&keys).zip(steps) {
+        for ((check, key), step) in checks.iter().zip(&keys).zip(steps) {
             if let Some(shard) = held.shard_mut(key) {
-                shard.apply(*key, change, check.rule.fresh_at(now, &decision));
+                shard.apply(*key, step.change, step.fresh_at);
             }
-            decisions.push(decision);
+            if let Some(punished) = step.penalty {
+                self.punish(check, outage, punished, &keys, &mut held, now);
+            }
+            decisions.push(step.decision);
         }
         Ok((now, decisions))
+    }
+
+    /// Keeps a penalty. In a store that is full of others it finds no place: who was to be punished is then denied this
+    /// once.
+    fn punish(
+        &self,
+        check: &Check<'_>,
+        outage: Outage,
+        punished: penalty::State,
+        keys: &[Key],
+        held: &mut Held<'_>,
+        now: Timestamp,
+    ) {
+        let (Some(penalty), Some(key)) = (&check.policy.penalty, Key::of_penalty(check, outage))
+        else {
+            return;
+        };
+        let is_known = held.penalty(check, outage).is_some();
+        let spared: Vec<_> = keys.iter().copied().chain([key]).collect();
+        if (is_known || self.reserve(1, &spared, held, now).is_ok())
+            && let Some(shard) = held.shard_mut(&key)
+        {
+            let change = Change::Keep(State::Penalty(punished));
+            shard.apply(key, change, penalty.fresh_at(punished));
+        }
     }
 
     /// What [`decide_all`] comes to for one check, without the lists: most requests have no more.
@@ -206,6 +237,13 @@ impl LocalStore {
                 charge,
                 settled,
             } = settlement;
+            if *settled == Settled::Forgotten
+                && let Some(key) = Key::of_penalty(check, outage)
+                && let Some(shard) = held.shard_mut(&key)
+            {
+                let gone = shard.replace(&key, |_| None);
+                self.keys.fetch_sub(usize::from(gone), Ordering::Relaxed);
+            }
             let known = held
                 .shard(key)
                 .is_some_and(|shard| shard.get(key).is_some());
@@ -433,6 +471,12 @@ impl LocalStore {
 struct Held<'a>(Vec<(usize, MutexGuard<'a, Shard>)>);
 
 impl Held<'_> {
+    /// What is kept of the penalty beside a check, whose shard is one of them.
+    fn penalty(&self, check: &Check<'_>, outage: Outage) -> Option<penalty::State> {
+        let key = Key::of_penalty(check, outage)?;
+        self.shard(&key)?.get(&key)?.as_penalty()
+    }
+
     fn shard(&self, key: &Key) -> Option<&Shard> {
         let index = key.shard(SHARDS);
         self.0

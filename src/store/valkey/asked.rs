@@ -3,11 +3,11 @@
 
 use std::collections::HashMap;
 
-use super::key::key;
+use super::key::{key, penalty_key};
 use super::slots::{Holder, Tell};
 use crate::check::Check;
 use crate::clock::wall_now_us;
-use crate::decide::{Anchor, Cost, Limit, Rule, Settled, Timestamp};
+use crate::decide::{Anchor, Cost, Limit, Penalty, Rule, Settled, Timestamp};
 use crate::store::Settlement;
 
 /// One request, as it stands in a call.
@@ -23,6 +23,15 @@ struct Asked {
     holder: Holder,
     cost: Cost,
     shadow: bool,
+    beside: Option<Punishing>,
+}
+
+/// The penalty beside it.
+#[derive(Clone, Debug)]
+struct Punishing {
+    key: String,
+    penalty: Penalty,
+    begins: bool,
 }
 
 impl Part {
@@ -37,6 +46,7 @@ impl Part {
             holder: holder_of(check),
             cost: check.cost,
             shadow: check.shadow,
+            beside: Punishing::of(prefix, check),
         });
         Self(asked.collect())
     }
@@ -47,6 +57,17 @@ impl Part {
     }
 }
 
+impl Punishing {
+    fn of(prefix: &str, check: &Check<'_>) -> Option<Self> {
+        let beside = check.beside(None)?;
+        Some(Self {
+            key: penalty_key(prefix, check)?,
+            penalty: beside.penalty.clone(),
+            begins: beside.begins,
+        })
+    }
+}
+
 /// What a call asks that decides these requests, at `now` or at the server's own time: the keys, each once, and what is
 /// asked about them.
 pub(super) fn decisions<'p>(
@@ -54,25 +75,34 @@ pub(super) fn decisions<'p>(
     now: Option<Timestamp>,
     slack_ms: u64,
 ) -> (Vec<&'p str>, Vec<u8>) {
+    let asked = || parts.clone().flat_map(|part| &part.0);
     let rules = Rules::of(
-        parts
-            .clone()
-            .flat_map(|part| &part.0)
-            .map(|asked| (&asked.rule, asked.holder)),
+        asked().map(|asked| (&asked.rule, asked.holder)),
+        asked().filter_map(|asked| Some(&asked.beside.as_ref()?.penalty)),
     );
     let mut bytes = rules.head(now, slack_ms);
     let (mut keys, mut numbers) = (Vec::new(), HashMap::new());
     for Part(checks) in parts {
         for (place, asked) in checks.iter().enumerate() {
-            let number_of_key = *numbers.entry(&*asked.key).or_insert_with(|| {
-                keys.push(&*asked.key);
-                number(keys.len())
-            });
+            let mut number_of = |key: &'p str| {
+                *numbers.entry(key).or_insert_with(|| {
+                    keys.push(key);
+                    number(keys.len())
+                })
+            };
+            let number_of_key = number_of(&asked.key);
             let is_last = place.saturating_add(1) == checks.len();
             bytes.extend(number_of_key.to_be_bytes());
             bytes.extend(rules.number_of(&asked.rule, asked.holder).to_be_bytes());
             add_six(&mut bytes, asked.cost.units());
-            bytes.push(u8::from(!asked.shadow) | u8::from(is_last) << 1);
+            let flags = u8::from(!asked.shadow) | u8::from(is_last) << 1;
+            let Some(beside) = &asked.beside else {
+                bytes.push(flags);
+                continue;
+            };
+            bytes.push(flags | 4 | u8::from(beside.begins) << 3);
+            bytes.extend(number_of(&beside.key).to_be_bytes());
+            bytes.extend(rules.number_of_penalty(&beside.penalty).to_be_bytes());
         }
     }
     (keys, bytes)
@@ -85,8 +115,10 @@ pub(super) fn settlements(
     slack_ms: u64,
 ) -> Vec<u8> {
     let nobody = Holder::default();
-    let rules = settlements.iter().map(|it| (it.check.rule, nobody));
-    let rules = Rules::of(rules);
+    let rules = Rules::of(
+        settlements.iter().map(|it| (it.check.rule, nobody)),
+        settlements.iter().filter_map(penalty_of),
+    );
     let mut bytes = rules.head(now, slack_ms);
     for Settlement {
         check,
@@ -104,13 +136,21 @@ pub(super) fn settlements(
             Settled::Forgotten => u64::MAX,
         };
         add_six(&mut bytes, spent);
+        let penalty = check.policy.penalty.as_ref();
+        let penalty = penalty.map_or(0, |penalty| rules.number_of_penalty(penalty));
+        bytes.extend(penalty.to_be_bytes());
     }
     bytes
 }
 
+fn penalty_of<'a>(settlement: &Settlement<'a>) -> Option<&'a Penalty> {
+    settlement.check.policy.penalty.as_ref()
+}
+
 /// What a call asks that says what is held.
 pub(super) fn held(tells: &[Tell], slack_ms: u64) -> Vec<u8> {
-    let rules = Rules::of(tells.iter().map(|tell| (&tell.rule, tell.holder)));
+    let rules = tells.iter().map(|tell| (&tell.rule, tell.holder));
+    let rules = Rules::of(rules, std::iter::empty());
     // No calendar is among them.
     let mut bytes = rules.head(None, slack_ms);
     for tell in tells {
@@ -120,11 +160,17 @@ pub(super) fn held(tells: &[Tell], slack_ms: u64) -> Vec<u8> {
     bytes
 }
 
-/// The rules of a call, each once for everybody who holds what it lends, by kind.
-struct Rules<'a>(Vec<(&'a Rule, Holder)>);
+/// The rules of a call, each once for everybody who holds what it lends, by kind; and the penalties, each once.
+struct Rules<'a> {
+    rules: Vec<(&'a Rule, Holder)>,
+    penalties: Vec<&'a Penalty>,
+}
 
 impl<'a> Rules<'a> {
-    fn of(rules: impl Iterator<Item = (&'a Rule, Holder)>) -> Self {
+    fn of(
+        rules: impl Iterator<Item = (&'a Rule, Holder)>,
+        penalties: impl Iterator<Item = &'a Penalty>,
+    ) -> Self {
         let mut distinct: Vec<(&Rule, Holder)> = Vec::new();
         for rule in rules {
             if !distinct.contains(&rule) {
@@ -132,11 +178,26 @@ impl<'a> Rules<'a> {
             }
         }
         distinct.sort_by_key(|(rule, _)| place_of(rule));
-        Self(distinct)
+        let mut different: Vec<&Penalty> = Vec::new();
+        for penalty in penalties {
+            if !different.contains(&penalty) {
+                different.push(penalty);
+            }
+        }
+        Self {
+            rules: distinct,
+            penalties: different,
+        }
+    }
+
+    fn number_of_penalty(&self, penalty: &Penalty) -> u16 {
+        let place = self.penalties.iter().position(|known| *known == penalty);
+        number(place.map_or(0, |place| place.saturating_add(1)))
     }
 
     fn number_of(&self, rule: &Rule, holder: Holder) -> u16 {
-        let place = self.0.iter().position(|known| *known == (rule, holder));
+        let is_it = |known: &(&Rule, Holder)| *known == (rule, holder);
+        let place = self.rules.iter().position(is_it);
         number(place.map_or(0, |place| place.saturating_add(1)))
     }
 
@@ -145,11 +206,19 @@ impl<'a> Rules<'a> {
         let mut head = Vec::with_capacity(128);
         add_seven(&mut head, slack_ms);
         for kind in 0..KINDS {
-            let of_kind = self.0.iter().filter(|(rule, _)| place_of(rule) == kind);
+            let of_kind = self.rules.iter().filter(|(rule, _)| place_of(rule) == kind);
             head.extend(number(of_kind.count()).to_be_bytes());
         }
-        for (rule, holder) in &self.0 {
+        head.extend(number(self.penalties.len()).to_be_bytes());
+        for (rule, holder) in &self.rules {
             add_numbers(&mut head, rule, *holder, now);
+        }
+        for penalty in &self.penalties {
+            let steps = penalty.steps_us();
+            head.push(u8::try_from(steps.len()).unwrap_or(u8::MAX));
+            for step in steps {
+                add_seven(&mut head, step.get());
+            }
         }
         head
     }

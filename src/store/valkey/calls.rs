@@ -194,7 +194,7 @@ impl ValkeyStore {
     }
 
     /// The server that a redirection leads to; none without a cluster, or if it is not known in time.
-    async fn follow(
+    pub(super) async fn follow(
         &self,
         slot: Option<u16>,
         redirect: &Redirect,
@@ -332,7 +332,7 @@ impl ValkeyStore {
         Err((failure, blame))
     }
 
-    fn node_of(&self, slot: Option<u16>) -> Result<Arc<Node>, StoreError> {
+    pub(super) fn node_of(&self, slot: Option<u16>) -> Result<Arc<Node>, StoreError> {
         match (&self.servers, slot) {
             (Servers::One(node), _) => Ok(Arc::clone(node)),
             (Servers::Cluster(cluster), slot) => {
@@ -347,7 +347,7 @@ impl ValkeyStore {
 }
 
 /// There is no connection, for the reason that the last try to get one had.
-fn no_connection(node: &Node) -> StoreError {
+pub(super) fn no_connection(node: &Node) -> StoreError {
     let unknown = || (Cause::Connect, "no connection to the store".to_owned());
     let (cause, reason) = node.last_error().unwrap_or_else(unknown);
     StoreError::NotRun(cause, reason)

@@ -4,6 +4,10 @@
 //! store decided later than that, and others can only have used more since. Whatever gives usage back, or forgives it,
 //! would make that false: policies whose charges are given back are not remembered, and nothing is for longer than a
 //! second, which is how soon a reset, a grant, or a lost server is known here.
+//!
+//! A denial that begins a penalty is remembered like any other: what is denied while it runs makes it neither longer nor
+//! harder, so that the store need not hear of it. One that another policy denies may spare a policy its first denial, and
+//! its penalty then begins up to a second later.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +15,7 @@ use super::buckets::Buckets;
 use super::whose::Whose;
 use crate::check::Check;
 use crate::clock::micros;
-use crate::decide::{Cost, Decision, Verdict};
+use crate::decide::{Cost, Decision, Penalised, Verdict};
 
 /// The longest that a denial is remembered.
 const HOLDS_MAX: Duration = Duration::from_secs(1);
@@ -73,6 +77,11 @@ impl DenyCache {
                     Verdict::Allow => found.retry_after_us,
                 },
                 reset_after_us: found.reset_after_us.saturating_sub(since),
+                // One that began then runs now.
+                penalised: match found.penalised {
+                    Penalised::Begins => Penalised::Runs,
+                    penalised => penalised,
+                },
                 ..found
             }
         });

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use super::buckets::Buckets;
 use super::whose::Whose;
-use crate::check::{Check, Policy};
+use crate::check::{Check, EntityKey, Limits, Policy};
 use crate::clock::micros;
-use crate::decide::{Charge, Cost, Decision, Rule, Timestamp, Verdict};
+use crate::decide::{Charge, Cost, Decision, Penalised, Rule, Timestamp, Verdict};
 
 /// Leased units are kept for a tenth of the window ...
 const LASTS_OF_WINDOW: u64 = 10;
@@ -49,6 +49,15 @@ struct Lease {
     since: Instant,
     /// What the store decided last, and when that was heard.
     last: (Decision, Instant),
+}
+
+/// Units that were charged and are not needed.
+#[derive(Debug)]
+pub struct Unspent {
+    policy: Arc<Policy>,
+    limits: Arc<Limits>,
+    entity: EntityKey,
+    charge: Charge,
 }
 
 /// More units than a request needs, asked for with it. Of a call that is given up they are not asked for any more.
@@ -136,28 +145,40 @@ impl Leases {
 
     /// Takes out what is held of these policies, as far as it was charged last, to be given back.
     #[must_use]
-    pub fn take_all<'a>(&self, policies: &'a [Arc<Policy>]) -> Vec<(Check<'a>, Charge)> {
+    pub fn take_all(&self, policies: &[Arc<Policy>]) -> Vec<Unspent> {
         let mut taken = Vec::new();
         for mut bucket in self.0.all() {
             for lease in bucket.drain(..) {
                 let policy = policies.iter().find(|policy| lease.whose.is_under(policy));
                 let charge = lease.charge.filter(|_| lease.held > 0);
-                // Charged by another rule, it cannot be given back by this one.
-                let policy = policy.filter(|policy| policy.rule == *lease.whose.rule());
                 if let (Some(policy), Some(charge)) = (policy, charge) {
                     let cost = charge.cost.min(Cost::new(lease.held));
-                    let check = Check {
-                        policy,
-                        rule: &policy.rule,
+                    taken.push(Unspent {
+                        policy: Arc::clone(policy),
+                        limits: Arc::clone(lease.whose.limits()),
                         entity: lease.whose.entity(),
-                        cost,
-                        shadow: false,
-                    };
-                    taken.push((check, Charge { cost, ..charge }));
+                        charge: Charge { cost, ..charge },
+                    });
                 }
             }
         }
         taken
+    }
+}
+
+impl Unspent {
+    /// The check that charged it.
+    #[must_use]
+    pub fn charged(&self) -> (Check<'_>, Charge) {
+        let check = Check {
+            policy: &self.policy,
+            limits: &self.limits,
+            rule: &self.limits.rule,
+            entity: self.entity,
+            cost: self.charge.cost,
+            shadow: false,
+        };
+        (check, self.charge)
     }
 }
 
@@ -234,6 +255,7 @@ impl Lease {
             retry_after_us: Some(0),
             reset_after_us: last.reset_after_us.saturating_sub(since),
             delay_us: 0,
+            penalised: Penalised::No,
         })
     }
 

@@ -13,10 +13,12 @@ mod cluster;
 pub mod deny_cache;
 pub mod dial;
 mod failure;
+pub mod grants;
 mod hold;
 mod keeper;
 pub mod key;
 pub mod lease;
+pub mod manage;
 mod map;
 mod node;
 mod reserve;
@@ -28,6 +30,7 @@ mod topology;
 mod whose;
 
 use std::fmt;
+use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -44,13 +47,14 @@ use cluster::{Cluster, ClusterKeeper};
 use deny_cache::DenyCache;
 use dial::Place;
 pub use dial::{Address, Login};
+use grants::Grants;
 use keeper::Keeper;
 use lease::Leases;
 use node::Node;
 pub use reserve::{Reserved, Spared};
 pub use sentinel::Sentinels;
 use slots::Slots;
-pub use tls::{Tls, TlsError};
+pub use tls::Tls;
 
 /// How Valkey is reached.
 #[derive(Clone, Eq, PartialEq)]
@@ -100,12 +104,13 @@ pub struct ValkeyStore {
     announcer: Option<Arc<Announcer>>,
     denials: DenyCache,
     leases: Leases,
+    grants: Arc<Grants>,
     slots: Slots,
     /// How often an outage ended.
     recoveries: AtomicU32,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Servers {
     One(Arc<Node>),
     Cluster(Arc<Cluster>),
@@ -113,7 +118,11 @@ enum Servers {
 
 /// What connects a [`ValkeyStore`], and keeps it connected.
 #[derive(Debug)]
-pub struct Connector(Kept);
+pub struct Connector {
+    kept: Kept,
+    /// Those that are read again and again.
+    grants: Option<Arc<Grants>>,
+}
 
 #[derive(Debug)]
 enum Kept {
@@ -124,9 +133,21 @@ enum Kept {
 impl Connector {
     /// Connects, and keeps connected, until `stop` turns true or its sender is gone.
     pub async fn run(self, stop: watch::Receiver<bool>) {
-        match self.0 {
-            Kept::One(keeper) => keeper.run(stop).await,
-            Kept::Cluster(keeper) => keeper.run(stop).await,
+        let kept = async {
+            match self.kept {
+                Kept::One(keeper) => keeper.run(stop).await,
+                Kept::Cluster(keeper) => keeper.run(stop).await,
+            }
+        };
+        let grants = async {
+            match self.grants {
+                Some(grants) => grants.keep_reading().await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            () = kept => {}
+            () = grants => {}
         }
     }
 }
@@ -137,19 +158,41 @@ impl ValkeyStore {
     /// Keys begin with `prefix`. The server's clock decides, unless `clock` is given: that is for simulations.
     #[must_use]
     pub fn new(settings: Settings, prefix: Arc<str>, clock: Option<Clock>) -> (Self, Connector) {
-        let settings = Arc::new(ArcSwap::from_pointee(settings));
         // A simulation is no gateway.
-        let announcer = clock.is_none().then(|| Arc::new(Announcer::new()));
-        let (servers, connector) = servers(&settings, announcer.clone(), &prefix);
+        let is_gateway = clock.is_none();
+        Self::open(settings, prefix, clock, is_gateway)
+    }
+
+    /// The store for somebody who asks it a thing or two, and is no gateway that others reckon with.
+    #[must_use]
+    pub fn visited(settings: Settings, prefix: Arc<str>) -> (Self, Connector) {
+        Self::open(settings, prefix, None, false)
+    }
+
+    fn open(
+        settings: Settings,
+        prefix: Arc<str>,
+        clock: Option<Clock>,
+        is_gateway: bool,
+    ) -> (Self, Connector) {
+        let settings = Arc::new(ArcSwap::from_pointee(settings));
+        let announcer = is_gateway.then(|| Arc::new(Announcer::new()));
+        let (servers, kept) = servers(&settings, announcer.clone(), &prefix);
+        let grants = Arc::new(Grants::new(servers.clone(), &prefix));
+        let connector = Connector {
+            kept,
+            grants: is_gateway.then(|| Arc::clone(&grants)),
+        };
         let store = Self {
             servers,
+            grants,
+            slots: Slots::new(fastrand::u64(..), Arc::clone(&prefix)),
             prefix,
             settings,
             clock,
             announcer,
             denials: DenyCache::default(),
             leases: Leases::default(),
-            slots: Slots::new(fastrand::u64(..)),
             recoveries: AtomicU32::new(0),
         };
         (store, connector)
@@ -253,7 +296,7 @@ fn servers(
     settings: &Arc<ArcSwap<Settings>>,
     announcer: Option<Arc<Announcer>>,
     prefix: &Arc<str>,
-) -> (Servers, Connector) {
+) -> (Servers, Kept) {
     let place = match &settings.load().address {
         Address::Server(address) => Place::At(address.clone()),
         Address::Sentinel(sentinels) => Place::Named(sentinels.primary.clone()),
@@ -266,7 +309,7 @@ fn servers(
                 Arc::clone(prefix),
                 seeds.clone(),
             );
-            return (Servers::Cluster(cluster), Connector(Kept::Cluster(keeper)));
+            return (Servers::Cluster(cluster), Kept::Cluster(keeper));
         }
     };
     let list = format!("{prefix}:instances");
@@ -276,5 +319,5 @@ fn servers(
         node: Arc::clone(&node),
         announcer,
     };
-    (Servers::One(node), Connector(Kept::One(keeper)))
+    (Servers::One(node), Kept::One(keeper))
 }

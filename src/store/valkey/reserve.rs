@@ -106,8 +106,7 @@ impl ValkeyStore {
         if self.clock.is_some() {
             return self.ask(checks, deadline).await;
         }
-        let remembers =
-            self.settings.load().deny_cache && !checks.iter().any(|check| check.policy.given_back);
+        let remembers = self.settings.load().deny_cache && checks.iter().all(is_remembered);
         if remembers && let Some(decided) = self.denials.find(checks, began.into_std()) {
             return Reserved::here(Spared::DenyCache, decided);
         }
@@ -190,15 +189,17 @@ impl ValkeyStore {
         checks: &[Check<'_>],
         deadline: Instant,
     ) -> Result<Decided, Failed> {
-        let settled = self.slots.settled(&self.prefix, checks, monotonic_now());
-        if timeout_at(deadline, settled).await.is_err() {
-            let why = "the store is not told in time what was given back".to_owned();
-            return Err(Failed::Final(StoreError::NotRun(Cause::Timeout, why)));
+        if checks.iter().any(|check| check.rule.lends()) {
+            let told = self.slots.tell_first(checks, monotonic_now());
+            if timeout_at(deadline, told).await.is_err() {
+                let why = "the store is not told in time what was given back".to_owned();
+                return Err(Failed::Final(StoreError::NotRun(Cause::Timeout, why)));
+            }
         }
         let asking = self
             .slots
-            .ask(&self.prefix, checks, monotonic_now())
-            .ok_or_else(|| Failed::Final(StoreError::Full))?;
+            .ask(checks, monotonic_now())
+            .ok_or(Failed::Final(StoreError::Full))?;
         let outcome = self
             .make(slot, Job::Decide(checks, &asking), deadline)
             .await;
@@ -290,12 +291,22 @@ impl ValkeyStore {
     /// Gives back what is leased of these policies and was not spent, as far as nobody gains by it. For a gateway that
     /// stops.
     pub async fn return_leases(&self, policies: &[Arc<Policy>]) {
-        let leased = self.leases.take_all(policies);
-        for part in leased.chunks(GIVEN_BACK_MAX) {
-            let part: Vec<_> = part.iter().copied().map(Settlement::given_back).collect();
+        let unspent = self.leases.take_all(policies);
+        for part in unspent.chunks(GIVEN_BACK_MAX) {
+            let part: Vec<_> = part
+                .iter()
+                .map(|unspent| Settlement::given_back(unspent.charged()))
+                .collect();
             self.settle(&part).await;
         }
     }
+}
+
+/// Whether a denial of it holds for as long as it says. Usage that may be given back may end sooner, and so may what a
+/// bucket owes where somebody of another limit, who earns faster, is counted in it too.
+fn is_remembered(check: &Check<'_>) -> bool {
+    let policy = check.policy;
+    !(policy.given_back || (policy.uneven && check.rule.is_bucket()))
 }
 
 /// What charges came to that were settled.

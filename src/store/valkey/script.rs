@@ -9,10 +9,10 @@ use sha1::{Digest, Sha1};
 
 use super::asked;
 pub(crate) use super::asked::Part;
-use super::key::key;
+use super::key::keys;
 use super::slots::{Holder, Tell};
 use crate::check::Check;
-use crate::decide::{Decision, EXACT_MAX, Timestamp, Verdict};
+use crate::decide::{Decision, EXACT_MAX, Penalised, Timestamp, Verdict};
 use crate::store::{Settlement, StoreError};
 
 /// Numbers in the reply for each check.
@@ -74,6 +74,7 @@ macro_rules! with_kinds {
             include_str!("../../../lua/sliding_counter.lua"),
             include_str!("../../../lua/sliding_log.lua"),
             include_str!("../../../lua/concurrency.lua"),
+            include_str!("../../../lua/penalty.lua"),
             include_str!($entry),
         )
     };
@@ -188,14 +189,21 @@ pub fn settle_call(
     now: Option<Timestamp>,
     slack_ms: u64,
 ) -> Cmd {
+    let keys: Vec<_> = settlements
+        .iter()
+        .flat_map(|settlement| keys(prefix, &settlement.check))
+        .collect();
     let mut call = redis::cmd("EVALSHA");
-    call.arg(sha).arg(settlements.len());
-    for settlement in settlements {
-        call.arg(key(prefix, &settlement.check));
-    }
+    call.arg(sha).arg(keys.len()).arg(keys);
     call.arg(asked::settlements(settlements, now, slack_ms));
     add_instant(&mut call, now);
     call
+}
+
+/// The text that looks.
+#[must_use]
+pub(super) const fn inspect_source() -> &'static str {
+    with_kinds!(false, "../../../lua/inspect.lua")
 }
 
 fn add_instant(call: &mut Cmd, now: Option<Timestamp>) {
@@ -231,12 +239,17 @@ type Number = [u8; 8];
 
 fn decision(fields: &[Number; FIELDS]) -> Result<Decision, StoreError> {
     let [allowed, remaining, retry_after, reset_after, delay] = *fields;
+    let (verdict, penalised) = match i64::from_be_bytes(allowed) {
+        0 => (Verdict::Deny, Penalised::No),
+        1 => (Verdict::Allow, Penalised::No),
+        2 => (Verdict::Deny, Penalised::Runs),
+        // It only looked.
+        3 => (Verdict::Allow, Penalised::Runs),
+        4 => (Verdict::Deny, Penalised::Begins),
+        _ => return Err(bad_reply("a verdict that there is not")),
+    };
     Ok(Decision {
-        verdict: match i64::from_be_bytes(allowed) {
-            1 => Verdict::Allow,
-            0 => Verdict::Deny,
-            _ => return Err(bad_reply("a verdict other than 0 and 1")),
-        },
+        verdict,
         remaining: whole(remaining)?,
         retry_after_us: match i64::from_be_bytes(retry_after) {
             -1 => None,
@@ -244,6 +257,7 @@ fn decision(fields: &[Number; FIELDS]) -> Result<Decision, StoreError> {
         },
         reset_after_us: whole(reset_after)?,
         delay_us: whole(delay)?,
+        penalised,
     })
 }
 
@@ -270,7 +284,7 @@ mod tests {
 
     #[test]
     fn the_sources_have_one_first_line() {
-        for source in [source(), settle_source(), hold_source()] {
+        for source in [source(), settle_source(), hold_source(), inspect_source()] {
             assert!(source.starts_with("#!lua\n"));
             assert_eq!(source.matches("#!").count(), 1);
         }
@@ -307,7 +321,8 @@ mod tests {
             reply(&[7]),
             reply(&[7, 1, 2, 0, 4]),
             reply(&[7, 1, 2, 0, 4, 5, 1]),
-            reply(&[7, 2, 2, 0, 4, 5]),
+            reply(&[7, 5, 2, 0, 4, 5]),
+            reply(&[7, -1, 2, 0, 4, 5]),
             reply(&[7, 1, -2, 0, 4, 5]),
             reply(&[7, 1, 2, -2, 4, 5]),
             reply(&[-7, 1, 2, 0, 4, 5]),

@@ -5,13 +5,14 @@ use std::io;
 use std::sync::Arc;
 
 use redis::RedisResult;
+use rustls::ClientConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
-use thiserror::Error;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
+
+use crate::tls::{Authorities, TlsError};
 
 /// Whom to believe, and who we are.
 #[derive(Clone)]
@@ -19,23 +20,6 @@ pub struct Tls {
     connector: TlsConnector,
     /// Of what it was made from: two that are made of the same are the same.
     made_from: blake3::Hash,
-}
-
-/// What is made from files of an operator's, and is not what it should be.
-#[derive(Debug, Error)]
-pub enum TlsError {
-    /// There is no certificate to believe in.
-    #[error("there is no certificate in it")]
-    NoRoot,
-    /// The machine has no certificates of authorities.
-    #[error("this machine knows no certificate authority")]
-    NoSystemRoots,
-    /// Not PEM.
-    #[error("it is not in PEM format: {0}")]
-    Pem(#[from] rustls::pki_types::pem::Error),
-    /// A certificate or key that cannot be used.
-    #[error("{0}")]
-    Unusable(#[from] rustls::Error),
 }
 
 impl Tls {
@@ -52,13 +36,13 @@ impl Tls {
             made_from.update(blake3::hash(part).as_bytes());
         }
         let roots = match ca {
-            Some(pem) => roots_in(pem)?,
-            None => roots_of_the_machine()?,
+            Some(pem) => Authorities::in_pem(pem)?,
+            None => Authorities::of_the_machine()?,
         };
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
-            .with_root_certificates(roots);
+            .with_root_certificates(roots.roots());
         let config = match identity {
             Some((cert, key)) => {
                 let chain = CertificateDer::pem_slice_iter(cert).collect::<Result<Vec<_>, _>>()?;
@@ -81,27 +65,6 @@ impl Tls {
         let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
         Ok(self.connector.connect(name, stream).await?)
     }
-}
-
-fn roots_in(pem: &[u8]) -> Result<RootCertStore, TlsError> {
-    let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(pem) {
-        roots.add(certificate?)?;
-    }
-    if roots.is_empty() {
-        return Err(TlsError::NoRoot);
-    }
-    Ok(roots)
-}
-
-/// What some of the machine's certificates are, nobody can use: the others do.
-fn roots_of_the_machine() -> Result<RootCertStore, TlsError> {
-    let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    if roots.is_empty() {
-        return Err(TlsError::NoSystemRoots);
-    }
-    Ok(roots)
 }
 
 impl PartialEq for Tls {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::check::{Check, EntityKey, Generation, Policy};
+use crate::check::{Check, EntityKey, Generation, Limits, Policy};
 use crate::decide::Rule;
 
 /// An entity under a policy as it is now. With another limit it is another, though the usage is the same.
@@ -11,6 +11,8 @@ pub(super) struct Whose {
     entity: EntityKey,
     policy: Arc<str>,
     generation: Generation,
+    limits: Arc<Limits>,
+    /// That of the limits, or another in its place.
     rule: Rule,
 }
 
@@ -20,6 +22,7 @@ impl Whose {
             entity: check.entity,
             policy: Arc::clone(&check.policy.name),
             generation: check.policy.generation,
+            limits: Arc::clone(check.limits),
             rule: check.rule.clone(),
         }
     }
@@ -34,6 +37,10 @@ impl Whose {
 
     pub(super) const fn entity(&self) -> EntityKey {
         self.entity
+    }
+
+    pub(super) const fn limits(&self) -> &Arc<Limits> {
+        &self.limits
     }
 
     pub(super) const fn rule(&self) -> &Rule {

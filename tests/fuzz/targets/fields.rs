@@ -10,7 +10,7 @@ use tollgate::answer::{
     Asked, FIELDS, Legacy, Refusal, Reject, Settings, UpstreamFields, When, annotate, refuse,
 };
 use tollgate::check::{Check, EntityKey, Policy, Ruling, Source, Unit};
-use tollgate::decide::{Cost, Decision, Verdict};
+use tollgate::decide::{Cost, Decision, Penalised, Verdict};
 
 use super::{Choices, lines, rules};
 use crate::support::policies::policy;
@@ -214,7 +214,8 @@ fn ruling<'a>(policy: &'a Policy, choices: &mut Choices<'_>) -> Ruling<'a> {
     Ruling {
         check: Check {
             policy,
-            rule: &policy.rule,
+            limits: &policy.limits,
+            rule: &policy.limits.rule,
             entity: EntityKey([7; 16]),
             cost: Cost::ONE,
             shadow: choices.next() % 8 == 7,
@@ -229,6 +230,7 @@ fn ruling<'a>(policy: &'a Policy, choices: &mut Choices<'_>) -> Ruling<'a> {
             retry_after_us: if allowed { Some(0) } else { wait },
             reset_after_us: choices.among(&NUMBERS),
             delay_us: 0,
+            penalised: Penalised::No,
         },
         source: choices.among(&Source::ALL),
     }

@@ -9,9 +9,11 @@ mod reply;
 mod snapshot;
 
 use std::num::NonZeroU64;
+use std::sync::Arc;
 
 use tollgate::decide::{
-    Anchor, FixedWindow, LeakyBucket, Limit, Rule, SlidingCounter, SlidingLog, TokenBucket,
+    Anchor, Calendar, CalendarUnit, FixedWindow, LeakyBucket, Limit, Rule, SlidingCounter,
+    SlidingLog, TokenBucket,
 };
 
 /// The name of a target, which is that of its corpus too, and what it does with an input.
@@ -63,12 +65,15 @@ fn lines<'a>(text: &'a [u8], known: &[&'static str]) -> Vec<(&'static str, &'a [
 }
 
 /// One rule of each kind and variant.
-fn rules() -> [Rule; 7] {
+fn rules() -> [Rule; 8] {
     let whole = |number| NonZeroU64::new(number).unwrap();
     let limit = Limit {
         count: whole(10),
         window_us: whole(60_000_000),
     };
+    let days = (0..30_000).map(|day| day * 86_400).collect();
+    let calendar = Calendar::of_edges(CalendarUnit::Day, "days", days);
+    let calendar = Anchor::Calendar(Arc::new(calendar.unwrap()));
     [
         Rule::FixedWindow(FixedWindow::new(limit, Anchor::Epoch).unwrap()),
         Rule::FixedWindow(FixedWindow::new(limit, Anchor::FirstRequest).unwrap()),
@@ -77,5 +82,6 @@ fn rules() -> [Rule; 7] {
         Rule::SlidingCounter(SlidingCounter::new(limit, true).unwrap()),
         Rule::TokenBucket(TokenBucket::new(limit, whole(20)).unwrap()),
         Rule::LeakyBucket(LeakyBucket::new(limit, whole(5), Some(7_000_000)).unwrap()),
+        Rule::FixedWindow(FixedWindow::new(limit, calendar).unwrap()),
     ]
 }

@@ -92,7 +92,10 @@ fn taken(file: &[u8]) {
 }
 
 fn sound(policy: &Policy, decision: &Decision) {
-    assert!(decision.remaining <= policy.rule.capacity(), "{decision:?}");
+    assert!(
+        decision.remaining <= policy.limits.rule.capacity(),
+        "{decision:?}"
+    );
     match decision.verdict {
         Verdict::Allow => assert_eq!(decision.retry_after_us, Some(0)),
         Verdict::Deny => assert_ne!(decision.retry_after_us, Some(0)),

@@ -48,7 +48,7 @@ proptest! {
         rule in any_rule(), remaining: u64, reset_after_us in 0..=(1_u64 << 53), retry in proptest::option::of(0..=(1_u64 << 53)), denies: bool,
     ) {
         let policy = policy("p", rule);
-        let remaining = remaining % policy.rule.capacity().saturating_add(1);
+        let remaining = remaining % policy.limits.rule.capacity().saturating_add(1);
         let decision = if denies { denied(remaining, retry, reset_after_us) } else { allowed(remaining, reset_after_us) };
         let rulings = [ruling(&policy, decision)];
         let answer = refuse(&Settings::default(), &[], Refusal::Quota, &rulings, asked());

@@ -211,6 +211,49 @@ fn jitter_only_adds_and_at_most_its_percentage_or_thirty_seconds() {
 }
 
 #[test]
+fn who_is_in_a_penalty_is_told_so_but_in_the_operators_own_words_if_there_are_any() {
+    let punished = |reject: Reject, penalised: Penalised| {
+        let login = policy("login", log(5, MINUTE));
+        let decision = Decision {
+            penalised,
+            ..denied(0, Some(10 * MINUTE), 10 * MINUTE)
+        };
+        let rulings = [ruling(&login, decision)];
+        let answer = refuse(&settings(), &[reject], Refusal::Quota, &rulings, asked());
+        assert_eq!(
+            field(&answer.headers, "ratelimit"),
+            Some("\"login\";r=0;t=600")
+        );
+        assert_eq!(field(&answer.headers, "retry-after"), Some("600"));
+        let body: serde_json::Value = serde_json::from_slice(&answer.body).unwrap();
+        assert_eq!(body["violated-policies"][0], "login");
+        (body["type"].to_string(), body["title"].to_string())
+    };
+    let quota = punished(Reject::default(), Penalised::No);
+    assert!(quota.0.ends_with("#quota-exceeded\""), "{quota:?}");
+    for penalised in [Penalised::Begins, Penalised::Runs] {
+        let (kind, title) = punished(Reject::default(), penalised);
+        assert!(kind.ends_with("#abnormal-usage-detected\""), "{kind}");
+        assert!(title.contains("abnormal request pattern"), "{title}");
+        let titled = Reject {
+            title: Template::parse("Slow down", &[]).unwrap(),
+            ..Reject::default()
+        };
+        let (kind, title) = punished(titled, penalised);
+        assert!(kind.ends_with("#abnormal-usage-detected\""), "{kind}");
+        assert_eq!(title, "\"Slow down\"");
+        let own = Reject {
+            problem_type: "https://example.com/p".into(),
+            ..Reject::default()
+        };
+        assert_eq!(
+            punished(own, penalised),
+            ("\"https://example.com/p\"".to_owned(), quota.1.clone())
+        );
+    }
+}
+
+#[test]
 fn the_longest_wait_of_those_that_deny_counts_and_all_of_them_are_named() {
     let rejects = [
         Reject::default(),

@@ -246,7 +246,7 @@ impl Gateway {
         self.clock.set(Timestamp::from_micros(now + self.ahead));
         let outage = Outage::after(self.recoveries);
         self.local.set_outage(outage);
-        let share = policy.shares.among(self.instances);
+        let share = policy.limits.shares.among(self.instances);
         let check = Check {
             rule: share,
             ..check(policy, 0, cost)

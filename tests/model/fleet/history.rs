@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
+use std::sync::Arc;
 
-use tollgate::check::{Policy, Shares};
+use tollgate::check::{Limits, Policy};
 use tollgate::decide::Rule;
 
 use super::events::{Fault, Passed};
@@ -34,7 +35,7 @@ pub(super) struct Seen {
 pub(super) fn shared(rule: Rule, instances: usize) -> Policy {
     let instances = u32::try_from(instances).ok().and_then(NonZeroU32::new);
     Policy {
-        shares: Shares::new(&rule, instances.unwrap()),
+        limits: Arc::new(Limits::new(rule.clone(), instances.unwrap())),
         ..policy("shared", rule)
     }
 }
@@ -93,10 +94,10 @@ impl History {
     /// The most that all shares of an outage let through: the limit, and a unit for each gateway.
     pub(super) fn most_alone(&self, gateways: usize) -> u64 {
         let gateways = gateways as u64;
-        let limit = self.policy.rule.count().get();
-        match &self.policy.rule {
+        let limit = self.policy.limits.rule.count().get();
+        match &self.policy.limits.rule {
             Rule::TokenBucket(_) | Rule::LeakyBucket(_) => {
-                self.policy.rule.capacity() + limit + gateways
+                self.policy.limits.rule.capacity() + limit + gateways
             }
             Rule::SlidingLog(_) => limit + gateways,
             Rule::SlidingCounter(_) if self.kind == "strict" => limit + gateways,
@@ -187,7 +188,7 @@ impl History {
 
     /// What the store let through, of whom only failovers forgive.
     fn store_kept_its_limit(&self, world: &World<'_>, by_store: &[Passed], seen: &mut Seen) {
-        let most = self.most(&self.policy.rule);
+        let most = self.most(&self.policy.limits.rule);
         for span in spans(by_store, self.window_us) {
             let (first, last) = (span[0].at, span[span.len() - 1].at);
             let within = world
@@ -253,7 +254,7 @@ impl History {
                     "{} of {most} by {gateways:?}",
                     units(span)
                 );
-                seen.full += usize::from(units(span) >= self.policy.rule.count().get());
+                seen.full += usize::from(units(span) >= self.policy.limits.rule.count().get());
             }
         }
     }
