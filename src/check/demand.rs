@@ -67,8 +67,8 @@ pub struct Awaited<'a> {
     pub price: &'a Arc<ResponsePrice>,
 }
 
-/// Says what the request has to pass: reads the keys and the costs of the route's policies, and makes the checks, each with
-/// the limits that its caller has. `body` is the request's, as far as it was read.
+/// Says what the request has to pass: reads the keys and the costs of the route's policies, and makes the checks, each
+/// with the limits that its caller has. `body` is the request's, as far as it was read.
 ///
 /// Of alternatives the first whose key is present counts, and the others say nothing; if none is, the last one's
 /// `on_missing_key` rules. A policy in shadow denies nobody whose key is missing: it is skipped. One that stands in
@@ -112,7 +112,7 @@ pub fn demand<'a>(
             Some((place, _)) if standing.is_exempt_from(&place.policy) => {
                 demanded.exempt.push(&place.policy);
             }
-            Some((place, entity)) => demanded.add(place, entity, &standing, (caller, body)),
+            Some((place, entity)) => demanded.add(place, entity, &standing, caller, body),
             None => demanded
                 .uncounted
                 .extend(on.next_back().map(|last| &*last.policy)),
@@ -131,7 +131,8 @@ impl<'a> Demanded<'a> {
         place: &'a Use,
         entity: Entity,
         standing: &Standing<'a>,
-        (caller, body): (&Caller<'_>, Body<'_>),
+        caller: &Caller<'_>,
+        body: Body<'_>,
     ) {
         let is_preflight = caller.request.is_preflight();
         let policy: &'a Policy = &place.policy;

@@ -136,6 +136,12 @@ codes! {
     E115,
     /// A file of API keys that names a policy or a tier that does not exist.
     E116,
+    /// Keys of tokens that cannot be used.
+    E117,
+    /// A way to sign tokens that their keys are not for.
+    E118,
+    /// An address that the keys of tokens cannot be fetched from.
+    E119,
     /// A file without a certificate that can be used.
     E120,
     /// A file without a private key that can be used.
@@ -174,6 +180,8 @@ codes! {
     W214,
     /// A policy that can never deny: another always does before it.
     W215,
+    /// Tokens that are believed on less than could be asked of them.
+    W216,
     /// A route is limited only for those who show who they are.
     W217,
     /// What is said of tiers or identities where nobody has one.

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use tracing::level_filters::LevelFilter;
 
 use super::ClientIpInLogs;
-use super::collections::{List, Named, Pairs};
+use super::collections::{List, Named, OneOrMany, Pairs};
 use super::cost_source::CostSource;
 use super::decode::table;
 use super::items::{CostItem, Count, Item, Key, ServerAt, UseItem};
@@ -22,6 +22,7 @@ pub(crate) use super::words::{
 };
 use crate::answer::{Legacy, UpstreamFields, When};
 use crate::check::{Mode, NewLimit, OnMissingKey, OnStoreFailure, Scope, Unit};
+use crate::client::jwt::Algorithm;
 use crate::decide::CalendarUnit;
 use crate::shed::Priority;
 use crate::tls::Oldest as TlsVersion;
@@ -153,6 +154,8 @@ table! {
     Identity {
         /// By API keys, of which a file holds the hashes.
         api_key: ApiKey;
+        /// By signed tokens (JWT).
+        jwt: Jwt;
         /// Header in which a trusted proxy names the plan that a caller is on; from others it is not read.
         tier_header: HeaderName;
     }
@@ -169,6 +172,32 @@ table! {
         query: String;
         /// TOML file of the keys' hashes; read again when it changes.
         file: FilePath, required;
+    }
+}
+
+table! {
+    /// Signed tokens.
+    Jwt {
+        /// Header that tokens are sent in, alone or behind "Bearer".
+        header: HeaderName = "\"authorization\"";
+        /// Who issues them (iss). Left out, whoever has a key.
+        issuer: String;
+        /// Whom they are for (aud): one of these. Left out, anybody.
+        audience: OneOrMany<String>;
+        /// File of the issuer's public keys, a JWK set; read again when it changes.
+        jwks_file: FilePath;
+        /// Instead of a file: where they are fetched from.
+        jwks_url: String;
+        /// How often they are fetched; sooner where a token names a key that is not among them.
+        refresh: Span<1_000, 86_400_000> = "\"5m\"";
+        /// Instead of public keys: file of a secret of at least 32 bytes, for HS256.
+        secret_file: FilePath;
+        /// How tokens may be signed; as the keys are able to if left out.
+        algorithms: List<Algorithm>;
+        /// How far the issuer's clock and ours may be apart.
+        leeway: Span<0, 600_000> = "\"60s\"";
+        /// The claim that names the caller's plan.
+        tier_claim: String;
     }
 }
 

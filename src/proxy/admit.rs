@@ -100,9 +100,12 @@ async fn decide<'g>(
     ctx.route = Some(Arc::clone(matched.route));
     // Before anything is charged.
     ctx.load = Some(take_place(gateway, matched.route)?);
-    let identity = gateway
-        .callers
-        .identify(&view, ctx.client, gateway.metrics.families());
+    let identity = gateway.callers.identify(
+        &view,
+        ctx.client,
+        ctx.started_at_us / 1_000_000,
+        gateway.metrics.families(),
+    );
     ctx.identity = identity.clone();
     let caller = Caller {
         request: view,

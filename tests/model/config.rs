@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -674,9 +675,9 @@ fn the_schema_accepts_every_example_and_refuses_unknown_fields() {
         "config/tollgate.toml",
         "config/quickstart.toml",
         "config/examples/shop.toml",
+        "config/examples/plans.toml",
         "config/examples/llm.toml",
         "config/examples/third-party-quota.toml",
-        "config/examples/plans.toml",
     ] {
         assert_eq!(conforms(&json(path), &schema, path), Ok(()));
     }
@@ -713,6 +714,35 @@ fn rates_are_counts_over_windows() {
         let limit = config.policies[0].limits.rule.limit().unwrap();
         assert_eq!(limit.count.get(), count, "{rate}");
         assert_eq!(limit.window_us.get(), window_ms * 1_000, "{rate}");
+    }
+}
+
+#[test]
+fn of_concurrency_the_limit_is_a_number_and_the_lease_a_time_and_no_edit_of_them_starts_afresh() {
+    let policy = |fields: &str| {
+        let text = format!("kind = \"concurrency\"\nkey = \"ip\"\n{fields}\n");
+        Arc::clone(&accepted(&with_policy(&text)).policies[0])
+    };
+    let base = policy("limit = 5");
+    for (fields, limit, lease_s) in [
+        ("limit = 5", 5, 60),
+        (
+            "limit = 1_000_000_000_000\nlease = \"5m\"",
+            1_000_000_000_000,
+            300,
+        ),
+        ("limit = 1\nlease = \"1s\"", 1, 1),
+        ("limit = 7\nlease = \"24h\"", 7, 86_400),
+    ] {
+        let policy = policy(fields);
+        let Rule::Concurrency(rule) = &policy.limits.rule else {
+            panic!("{:?}", policy.limits.rule)
+        };
+        assert_eq!(rule.limit().get(), limit, "{fields}");
+        assert_eq!(rule.lease_us().get(), lease_s * 1_000_000, "{fields}");
+        // It is given back, so no denial of it is remembered, and nothing is taken ahead.
+        assert!(policy.given_back && policy.lease.is_none());
+        assert_eq!(policy.generation, base.generation);
     }
 }
 
@@ -1370,10 +1400,14 @@ burst = 30
 max_wait = "3s"
 key = "global"
 mode = "shadow"
+[policies.slots]
+kind = "concurrency"
+limit = 2
+key = "global"
 [routes.r]
 match = { methods = ["GET", "HEAD"], host = "a.example", headers = { x-a = true } }
 respond = {}
-policies = [{ use = "products-ip", cost = 2 }, { first_of = ["fixed", "all"] }]
+policies = [{ use = "products-ip", cost = 2 }, { first_of = ["fixed", "all"] }, "slots"]
 "#,
     );
     let words = summary(&loaded).unwrap();
@@ -1381,7 +1415,8 @@ policies = [{ use = "products-ip", cost = 2 }, { first_of = ["fixed", "all"] }]
         "policy products-ip: token bucket, 20 per 1 min, refilled continuously, at most 20 at once, up to 40 in any 1 min, per client address (/32, /64)",
         "policy fixed: fixed window, 5 per 1 min 30 s, counted by the clock, up to 10 across an edge, per client network /48 and header x-user",
         "policy all: leaky bucket, 10 per 1 s, passed on evenly, up to 30 wait their turn, for 3 s at most, everybody together (shadow: counted, denies nothing)",
-        "route r: GET|HEAD a.example/* header:x-a -> answers 200: products-ip (cost 2), first of fixed | all",
+        "route r: GET|HEAD a.example/* header:x-a -> answers 200: products-ip (cost 2), first of fixed | all, slots",
+        "policy slots: concurrency, 2 at once, everybody together\n",
         "listener main: 127.0.0.1:8080",
     ] {
         assert!(words.contains(sentence), "{sentence}\n{words}");

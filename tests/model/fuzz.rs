@@ -121,6 +121,11 @@ fn any_file_of_usage_is_taken_over_or_refused() {
 }
 
 #[test]
+fn any_token_that_is_believed_was_signed() {
+    replay_and_change("token", 5_000);
+}
+
+#[test]
 fn every_target_is_run_at_length_too() {
     for (name, _) in targets::ALL {
         let file = format!("fuzz/fuzz_targets/{name}.rs");

@@ -31,4 +31,5 @@ mod properties;
 mod routes;
 mod shedding;
 mod slots;
+mod tokens;
 mod vectors;

@@ -33,8 +33,8 @@ impl Seen {
 /// The API. Its answers follow the path: `/status/418` answers 418, `/slow/300` takes 300 ms, `/fields` sends what
 /// the request's `x-answer` fields say, `/healthz` 503 while it is ill, `/stream/20` sends twenty chunks, a tenth of a
 /// second apart, a path that ends in `/until-close` has a body that ends with the connection, `/answer` sends back the
-/// request's body beside those fields, `/trickle/20` the same up to one empty line after the other, 20 ms apart, `/cut` as
-/// much but says that there is more, `/websocket` switches and then sends back what it gets; all
+/// request's body beside those fields, `/trickle/20` the same up to one empty line after the other, 20 ms apart, `/cut`
+/// all but the end of it, `/websocket` switches and then sends back what it gets; all
 /// else is 200.
 pub(crate) struct Origin {
     pub(crate) address: SocketAddr,

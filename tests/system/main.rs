@@ -49,6 +49,7 @@ mod smuggling;
 mod store_errors;
 mod store_failure;
 mod tls;
+mod tokens;
 mod twins;
 mod upgrade;
 mod upstream_tls;

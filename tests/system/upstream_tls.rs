@@ -60,7 +60,6 @@ fn another_authority_another_name_and_no_tls_at_all_are_told_and_are_502() {
     let believed = believes(&authority, "");
     for (address, tls, complaint) in [
         (good, believes(&Authority::new(), ""), "BadSignature"),
-        (good, "tls = {}".to_owned(), "UnknownIssuer"),
         (misnamed, believed.clone(), "not valid for name"),
         (origin.address, believed, "no TLS to the upstream"),
     ] {
@@ -74,6 +73,22 @@ fn another_authority_another_name_and_no_tls_at_all_are_told_and_are_502() {
         assert!(!log.contains("500"), "{log}");
     }
     assert_eq!(origin.count(), 0);
+}
+
+#[test]
+fn whom_the_machine_believes_is_believed_without_a_file_of_our_own() {
+    let (origin, authority, other) = (Origin::start(), Authority::new(), Authority::new());
+    let server = in_front_of(
+        origin.address.to_string(),
+        authority.issue("127.0.0.1"),
+        None,
+    );
+    let config = config(&[("app", &server.to_string(), "tls = {}")]);
+    let status = |believed: &Authority| {
+        let gateway = Gateway::start_believing(&config, &believed.file());
+        gateway.get("/app/").status
+    };
+    assert_eq!([status(&authority), status(&other)], [200, 502]);
 }
 
 #[test]

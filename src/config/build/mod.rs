@@ -19,6 +19,7 @@ mod shedding;
 mod store;
 mod store_url;
 mod tls;
+mod tokens;
 mod upstreams;
 mod valkey;
 

@@ -433,7 +433,7 @@ fn items<T>(list: &Option<At<List<T>>>) -> impl Iterator<Item = &At<T>> {
     list.iter().flat_map(|list| &list.value.items)
 }
 
-/// The most that a request takes of the policy anywhere.
+/// The most that a request surely takes of the policy anywhere: where its cost is read, what is taken at first.
 fn dearest(built: &Built<'_>, file: &File) -> u64 {
     let routes = by_name(file.routes.as_ref());
     let items = routes

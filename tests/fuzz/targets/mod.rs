@@ -7,6 +7,7 @@ mod forwarding;
 mod path;
 mod reply;
 mod snapshot;
+mod token;
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use tollgate::decide::{
 pub(crate) type Target = (&'static str, fn(&[u8]));
 
 /// Every target.
-pub(crate) const ALL: [Target; 7] = [
+pub(crate) const ALL: [Target; 8] = [
     ("config", config::config),
     ("cost", cost::cost),
     ("fields", fields::fields),
@@ -28,6 +29,7 @@ pub(crate) const ALL: [Target; 7] = [
     ("path", path::path),
     ("reply", reply::reply),
     ("snapshot", snapshot::snapshot),
+    ("token", token::token),
 ];
 
 /// Bytes to choose by; 0 once they are used up.
