@@ -200,6 +200,22 @@ impl CostItem {
         let from = table.from.as_ref().map(|from| &from.value);
         matches!(from, Some(CostSource::Response(_)))
     }
+
+    /// The most that it takes before a request passes, as far as that is written.
+    pub(crate) fn most(&self) -> u64 {
+        let table = match self {
+            Self::Units(units) => return *units,
+            Self::Read(table) => table,
+        };
+        let units = |written: &Option<At<CostUnits>>| written.as_ref().map(|at| at.value.0);
+        if self.is_in_answer() {
+            return units(&table.reserve).unwrap_or(1);
+        }
+        let values = table.values.iter().flat_map(|values| &values.value.0);
+        let listed = values.map(|(_, units)| units.value.0).max();
+        let most = units(&table.default).max(units(&table.max)).max(listed);
+        most.unwrap_or(1)
+    }
 }
 
 impl Decode for CostItem {

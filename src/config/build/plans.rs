@@ -5,14 +5,13 @@ use std::sync::Arc;
 
 use super::policies::{Built, Policies};
 use super::routes::uses_of;
-use super::{Builder, by_name, value};
+use super::{Builder, by_name};
 use crate::check::tier::{Change, Changes, Exempted, Matched};
 use crate::check::{Limits, NewLimit, Plans, Unfit};
 use crate::config::collections::{List, Pairs};
 use crate::config::decode::At;
 use crate::config::error::{Code, Finding};
 use crate::config::file::{Exemption, File};
-use crate::config::items::CostItem;
 use crate::config::source::Place;
 use crate::config::units::{rate_text, window_text};
 
@@ -445,10 +444,7 @@ fn dearest(built: &Built<'_>, file: &File) -> u64 {
         .flat_map(|item| uses_of(&item.value).0)
         .filter(|a_use| a_use.policy.value == built.name)
         .filter_map(|a_use| a_use.cost.as_ref().or(built.written.cost.as_ref()))
-        .map(|cost| match &cost.value {
-            CostItem::Units(units) => *units,
-            CostItem::Read(table) => value(&table.reserve).map_or(0, |reserve| reserve.0),
-        })
+        .map(|cost| cost.value.most())
         .max()
         .unwrap_or(0)
 }
