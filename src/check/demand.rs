@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::cost::{Body, Price, ResponsePrice};
 use super::entity::{Caller, Entity, entity};
 use super::tier::{Standing, Terms, Who};
 use super::{Check, KeySecret, KeySource, Mode, OnMissingKey, Policy};
@@ -13,7 +14,7 @@ pub struct Use {
     /// The policy.
     pub policy: Arc<Policy>,
     /// What a request takes here.
-    pub cost: Cost,
+    pub price: Price,
 }
 
 /// An item of a route's policy list.
@@ -49,12 +50,25 @@ pub struct Demanded<'a> {
     pub uncounted: Vec<&'a Policy>,
     /// Enforced policies whose key is missing and that then deny.
     pub missing: Vec<&'a Policy>,
+    /// Policies whose price the request does not say, or not so that it can be read: their default counts.
+    pub unpriced: Vec<&'a Policy>,
+    /// Prices that the answer will say. What is reserved for each is part of its policy's check.
+    pub awaited: Vec<Awaited<'a>>,
     /// An enforced policy whose key has several values that differ: whom to count, nobody can say.
     pub ambiguous: Option<&'a Policy>,
 }
 
-/// Says what the request has to pass: reads the keys of the route's policies, and makes the checks, each with the limits
-/// that its caller has.
+/// A price that the answer will say.
+#[derive(Clone, Copy, Debug)]
+pub struct Awaited<'a> {
+    /// The policy that it is of.
+    pub policy: &'a Policy,
+    /// The price.
+    pub price: &'a Arc<ResponsePrice>,
+}
+
+/// Says what the request has to pass: reads the keys and the costs of the route's policies, and makes the checks, each
+/// with the limits that its caller has. `body` is the request's, as far as it was read.
 ///
 /// Of alternatives the first whose key is present counts, and the others say nothing; if none is, the last one's
 /// `on_missing_key` rules. A policy in shadow denies nobody whose key is missing: it is skipped. One that stands in
@@ -66,6 +80,7 @@ pub struct Demanded<'a> {
 pub fn demand<'a>(
     demands: &'a [Demand],
     caller: &Caller<'a>,
+    body: Body<'_>,
     secret: &KeySecret,
     terms: Terms<'a>,
 ) -> Demanded<'a> {
@@ -97,7 +112,7 @@ pub fn demand<'a>(
             Some((place, _)) if standing.is_exempt_from(&place.policy) => {
                 demanded.exempt.push(&place.policy);
             }
-            Some((place, entity)) => demanded.add(place, entity, &standing, is_preflight),
+            Some((place, entity)) => demanded.add(place, entity, &standing, caller, body),
             None => demanded
                 .uncounted
                 .extend(on.next_back().map(|last| &*last.policy)),
@@ -111,7 +126,15 @@ fn is_on(place: &Use) -> bool {
 }
 
 impl<'a> Demanded<'a> {
-    fn add(&mut self, place: &'a Use, entity: Entity, standing: &Standing<'a>, is_preflight: bool) {
+    fn add(
+        &mut self,
+        place: &'a Use,
+        entity: Entity,
+        standing: &Standing<'a>,
+        caller: &Caller<'_>,
+        body: Body<'_>,
+    ) {
+        let is_preflight = caller.request.is_preflight();
         let policy: &'a Policy = &place.policy;
         let shadow = policy.mode == Mode::Shadow;
         match policy.on_missing_key {
@@ -125,12 +148,13 @@ impl<'a> Demanded<'a> {
             OnMissingKey::Deny if !shadow && !is_preflight => return self.missing.push(policy),
             OnMissingKey::Deny | OnMissingKey::Skip => return self.skipped.push(policy),
         }
+        let cost = self.cost(policy, &place.price, caller, body);
         if let Some(same) = self
             .checks
             .iter_mut()
             .find(|c| c.policy.name == policy.name)
         {
-            same.cost = Cost::new(same.cost.units().saturating_add(place.cost.units()));
+            same.cost = Cost::new(same.cost.units().saturating_add(cost.units()));
             return;
         }
         let (limits, _) = standing.limits(policy, entity.key);
@@ -139,9 +163,33 @@ impl<'a> Demanded<'a> {
             limits,
             rule: &limits.rule,
             entity: entity.key,
-            cost: place.cost,
+            cost,
             shadow,
         });
+    }
+
+    /// What the request takes at first.
+    fn cost(
+        &mut self,
+        policy: &'a Policy,
+        price: &'a Price,
+        caller: &Caller<'_>,
+        body: Body<'_>,
+    ) -> Cost {
+        match price {
+            Price::Fixed(cost) => *cost,
+            Price::Request(price) => {
+                let priced = price.read(caller.request, body);
+                if priced.missing {
+                    self.unpriced.push(policy);
+                }
+                priced.cost
+            }
+            Price::Response(price) => {
+                self.awaited.push(Awaited { policy, price });
+                Cost::new(price.reserve)
+            }
+        }
     }
 }
 

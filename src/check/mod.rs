@@ -1,5 +1,6 @@
 //! What a route demands: its policies, and the checks that they become for one request.
 
+pub mod cost;
 pub mod demand;
 pub mod entity;
 pub mod grant;
@@ -15,6 +16,7 @@ pub mod tier;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
+pub use cost::Price;
 pub use demand::{Demand, Demanded, Use, demand};
 pub use entity::{EntityKey, KeySecret, KeySource};
 pub use grant::Granted;

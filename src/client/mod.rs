@@ -3,6 +3,7 @@
 pub mod address;
 pub mod api_key;
 pub mod forwarded;
+pub mod jwt;
 pub mod sent;
 
 use std::net::IpAddr;

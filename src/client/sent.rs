@@ -123,7 +123,7 @@ fn cookies<'a>(
 }
 
 /// The values of this name, decoded as a form is. Other spellings of a name or a value are the same one.
-fn queries<'a>(query: &'a str, name: &str) -> impl Iterator<Item = Cow<'a, [u8]>> {
+pub(crate) fn queries<'a>(query: &'a str, name: &str) -> impl Iterator<Item = Cow<'a, [u8]>> {
     query.split('&').filter_map(move |pair| {
         let (found, value) = pair.split_once('=').unwrap_or((pair, ""));
         (*form_decode(found) == *name.as_bytes()).then(|| form_decode(value))

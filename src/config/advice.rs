@@ -1,7 +1,5 @@
 //! What people write who come from elsewhere, or from a later release; and what to write here instead.
 
-use super::tree::{Node, Value};
-
 /// What is known of a field or word that does not exist.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Hint {
@@ -92,15 +90,4 @@ pub(crate) fn word(path: &[String], found: &str) -> Option<Hint> {
         (["policies", _, "mode"] | ["mode"], "dry-run") => Hint::Meant("shadow"),
         _ => return None,
     })
-}
-
-/// Help for a value of a form that is planned, and not there yet.
-pub(crate) fn later_value(path: &[String], node: &Node) -> Option<String> {
-    let path: Vec<&str> = path.iter().map(String::as_str).collect();
-    match (path.as_slice(), &node.value) {
-        (["policies", _, "cost"], Value::Table(_)) => {
-            Some("a table for `cost` is not part of this release".to_owned())
-        }
-        _ => None,
-    }
 }

@@ -190,8 +190,6 @@ impl<'a> Reader<'a> {
         if matches!(node.value, Value::Unknown) {
             return;
         }
-        let later = advice::later_value(&self.path, node).unwrap_or_default();
-        let help = if help.is_empty() { &later } else { help };
         let finding = Finding::new(
             Code::E015,
             node.place,

@@ -82,6 +82,10 @@ codes! {
     E035,
     /// An address that is used twice.
     E036,
+    /// Not a source of a cost.
+    E038,
+    /// A field that means nothing for this source of a cost.
+    E039,
     /// A policy that does not say what happens when its key is missing.
     E043,
     /// Not a time zone, or a calendar that the limit does not go with.
@@ -132,6 +136,12 @@ codes! {
     E115,
     /// A file of API keys that names a policy or a tier that does not exist.
     E116,
+    /// Keys of tokens that cannot be used.
+    E117,
+    /// A way to sign tokens that their keys are not for.
+    E118,
+    /// An address that the keys of tokens cannot be fetched from.
+    E119,
     /// A file without a certificate that can be used.
     E120,
     /// A file without a private key that can be used.
@@ -170,6 +180,8 @@ codes! {
     W214,
     /// A policy that can never deny: another always does before it.
     W215,
+    /// Tokens that are believed on less than could be asked of them.
+    W216,
     /// A route is limited only for those who show who they are.
     W217,
     /// What is said of tiers or identities where nobody has one.
@@ -179,6 +191,10 @@ codes! {
     /// Load shedding that never happens: a priority without it, more in flight than can be, or a target that no upstream is
     /// given the time to miss.
     W220,
+    /// A route is limited only by what clients claim that their requests cost.
+    W221,
+    /// A request that does not say what it costs is free.
+    W222,
     /// A penalty for all callers together.
     W223,
     /// A lease of concurrency that a slow store may outlast.

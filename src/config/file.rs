@@ -7,9 +7,10 @@ use ipnet::IpNet;
 use tracing::level_filters::LevelFilter;
 
 use super::ClientIpInLogs;
-use super::collections::{List, Named, Pairs};
+use super::collections::{List, Named, OneOrMany, Pairs};
+use super::cost_source::CostSource;
 use super::decode::table;
-use super::items::{Count, Item, Key, ServerAt, UseItem};
+use super::items::{CostItem, Count, Item, Key, ServerAt, UseItem};
 use super::moments::{AnchorAt, ZoneName};
 use super::steps::Steps;
 use super::values::{
@@ -21,6 +22,7 @@ pub(crate) use super::words::{
 };
 use crate::answer::{Legacy, UpstreamFields, When};
 use crate::check::{Mode, NewLimit, OnMissingKey, OnStoreFailure, Scope, Unit};
+use crate::client::jwt::Algorithm;
 use crate::decide::CalendarUnit;
 use crate::shed::Priority;
 use crate::tls::Oldest as TlsVersion;
@@ -152,6 +154,8 @@ table! {
     Identity {
         /// By API keys, of which a file holds the hashes.
         api_key: ApiKey;
+        /// By signed tokens (JWT).
+        jwt: Jwt;
         /// Header in which a trusted proxy names the plan that a caller is on; from others it is not read.
         tier_header: HeaderName;
     }
@@ -168,6 +172,32 @@ table! {
         query: String;
         /// TOML file of the keys' hashes; read again when it changes.
         file: FilePath, required;
+    }
+}
+
+table! {
+    /// Signed tokens.
+    Jwt {
+        /// Header that tokens are sent in, alone or behind "Bearer".
+        header: HeaderName = "\"authorization\"";
+        /// Who issues them (iss). Left out, whoever has a key.
+        issuer: String;
+        /// Whom they are for (aud): one of these. Left out, anybody.
+        audience: OneOrMany<String>;
+        /// File of the issuer's public keys, a JWK set; read again when it changes.
+        jwks_file: FilePath;
+        /// Instead of a file: where they are fetched from.
+        jwks_url: String;
+        /// How often they are fetched; sooner where a token names a key that is not among them.
+        refresh: Span<1_000, 86_400_000> = "\"5m\"";
+        /// Instead of public keys: file of a secret of at least 32 bytes, for HS256.
+        secret_file: FilePath;
+        /// How tokens may be signed; as the keys are able to if left out.
+        algorithms: List<Algorithm>;
+        /// How far the issuer's clock and ours may be apart.
+        leeway: Span<0, 600_000> = "\"60s\"";
+        /// The claim that names the caller's plan.
+        tier_claim: String;
     }
 }
 
@@ -362,8 +392,8 @@ table! {
         mode: Mode = "\"enforce\"";
         /// What is counted: requests, content-bytes, or a name of your own.
         unit: Unit = "\"requests\"";
-        /// What a request takes where a route does not say; 0 only looks.
-        cost: CostUnits = "1";
+        /// What a request takes where a route does not say: so many units, 0 only looks; or { from, … } to read it.
+        cost: CostItem = "1";
         /// Which requests are counted: all, or those whose answer has one of these statuses.
         count: Count = "\"all\"";
         /// Which of the rejects answers for it.
@@ -488,8 +518,8 @@ table! {
     ItemTable {
         /// A policy.
         r#use: String;
-        /// What a request takes of it here.
-        cost: CostUnits;
+        /// What a request takes of it here: so many units, or { from, … } to read it.
+        cost: CostItem;
         /// The first of these policies whose key is present.
         first_of: List<UseItem>;
     }
@@ -500,8 +530,25 @@ table! {
     UseTable {
         /// The policy.
         r#use: String, required;
-        /// What a request takes of it here.
-        cost: CostUnits;
+        /// What a request takes of it here: so many units, or { from, … } to read it.
+        cost: CostItem;
+    }
+}
+
+table! {
+    /// A cost that is read from the request or from its answer.
+    CostTable {
+        /// Where it stands: request.header:NAME, request.query:NAME, request.json:/POINTER, request.json-array-length,
+        /// request.graphql-depth, response.header:NAME, response.json:/POINTER or response.bytes.
+        from: CostSource, required;
+        /// From an answer, and needed then: what is taken before it is there, and stays where it does not say.
+        reserve: CostUnits;
+        /// The most that it may come to.
+        max: CostUnits;
+        /// From a request: what is taken where it does not say; 1 if left out.
+        default: CostUnits;
+        /// Units by value, instead of a number: { search = 100, list = 1 }.
+        values: Pairs<CostUnits>;
     }
 }
 

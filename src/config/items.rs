@@ -1,9 +1,10 @@
 //! Values with more than one form: keys, servers, the items of a route's policies.
 
 use super::collections::List;
+use super::cost_source::CostSource;
 use super::decode::{At, Decode, Reader};
 use super::error::{Code, Finding};
-use super::file::{CountTable, ItemTable, UseTable, WeightedServer};
+use super::file::{CostTable, CountTable, ItemTable, UseTable, WeightedServer};
 use super::key_source;
 use super::name::is_name;
 use super::shape::{NAME, Shape};
@@ -29,11 +30,18 @@ pub(crate) struct ServerAt {
     pub(crate) weight: u64,
 }
 
+/// What a request takes.
+#[derive(Clone, Debug)]
+pub(crate) enum CostItem {
+    Units(u64),
+    Read(Box<CostTable>),
+}
+
 /// A policy at its place on a route.
 #[derive(Clone, Debug)]
 pub(crate) struct UseItem {
     pub(crate) policy: At<String>,
-    pub(crate) cost: Option<At<CostUnits>>,
+    pub(crate) cost: Option<At<CostItem>>,
 }
 
 /// An item of a route's policies.
@@ -177,6 +185,52 @@ impl Decode for ServerAt {
             }
             _ => {
                 reader.wrong_type(node, "\"host:port\" or { addr, weight }", "");
+                None
+            }
+        }
+    }
+}
+
+impl CostItem {
+    /// Whether the answer says it.
+    pub(crate) fn is_in_answer(&self) -> bool {
+        let Self::Read(table) = self else {
+            return false;
+        };
+        let from = table.from.as_ref().map(|from| &from.value);
+        matches!(from, Some(CostSource::Response(_)))
+    }
+
+    /// The most that it takes before a request passes, as far as that is written.
+    pub(crate) fn most(&self) -> u64 {
+        let table = match self {
+            Self::Units(units) => return *units,
+            Self::Read(table) => table,
+        };
+        let units = |written: &Option<At<CostUnits>>| written.as_ref().map(|at| at.value.0);
+        if self.is_in_answer() {
+            return units(&table.reserve).unwrap_or(1);
+        }
+        let values = table.values.iter().flat_map(|values| &values.value.0);
+        let listed = values.map(|(_, units)| units.value.0).max();
+        let most = units(&table.default).max(units(&table.max)).max(listed);
+        most.unwrap_or(1)
+    }
+}
+
+impl Decode for CostItem {
+    fn shape() -> Shape {
+        Shape::AnyOf(vec![CostUnits::shape(), CostTable::shape()])
+    }
+
+    fn decode(node: &Node, reader: &Reader<'_>) -> Option<Self> {
+        match &node.value {
+            Value::Table(_) => {
+                CostTable::decode(node, reader).map(|table| Self::Read(Box::new(table)))
+            }
+            Value::Whole(_) => CostUnits::decode(node, reader).map(|units| Self::Units(units.0)),
+            _ => {
+                reader.wrong_type(node, "a whole number or { from, … }", "");
                 None
             }
         }

@@ -6,6 +6,7 @@ mod admin_at;
 mod advice;
 mod build;
 mod collections;
+mod cost_source;
 mod decode;
 mod document;
 mod dump;
@@ -27,6 +28,7 @@ mod source;
 mod steps;
 mod summary;
 mod token;
+mod token_keys;
 mod tree;
 mod units;
 mod values;
@@ -50,6 +52,7 @@ pub use load::{LoadOptions, Loaded, load, load_text};
 pub use name::is_name;
 pub use summary::{schema, summary};
 pub use token::Token;
+pub use token_keys::{NoKeys, TokenFile, read_token_keys};
 pub use units::{duration_text, limit_text, read_duration, read_limit};
 
 use http::{HeaderName, HeaderValue, StatusCode};
@@ -58,6 +61,7 @@ use crate::answer;
 use crate::check::outcome::Statuses;
 use crate::check::{Demand, KeySecret, OnStoreFailure, Plans, Policy};
 use crate::client;
+use crate::client::jwt::{Expected, KeySet};
 use crate::client::sent::Place as SentIn;
 use crate::route;
 use crate::shed;
@@ -85,6 +89,8 @@ pub struct Config {
     pub plans: Plans,
     /// `[routes]`; [`Route::index`] counts them by name.
     pub routes: route::Table<Arc<Route>>,
+    /// Whether a cost stands in the body of any route's requests.
+    pub reads_bodies: bool,
     /// `[rejects]`, `default` first.
     pub rejects: Vec<answer::Reject>,
     /// `[load_shedding]`; none without the table, nor where everything is in shadow.
@@ -144,6 +150,8 @@ pub struct Listener {
 pub struct Identity {
     /// By an API key.
     pub api_key: Option<ApiKeys>,
+    /// By a signed token.
+    pub jwt: Option<Jwt>,
 }
 
 /// `[identity] api_key`.
@@ -157,6 +165,44 @@ pub struct ApiKeys {
     pub keys: Arc<Keys>,
     /// What was read of the file, if it was.
     pub seen: Option<Seen>,
+}
+
+/// `[identity] jwt`.
+#[derive(Debug)]
+pub struct Jwt {
+    /// Where tokens are sent.
+    pub sent_in: SentIn,
+    /// What they have to say.
+    pub expected: Expected,
+    /// The claim that names a caller's tier.
+    pub tier_claim: Option<Arc<str>>,
+    /// The claims that keys are read from.
+    pub claims: Box<[Arc<str>]>,
+    /// What they are verified with.
+    pub keys: TokenKeys,
+}
+
+/// Where the keys of tokens come from.
+#[derive(Debug)]
+pub enum TokenKeys {
+    /// From a file.
+    File {
+        /// Which.
+        file: PathBuf,
+        /// What it holds.
+        kind: TokenFile,
+        /// The keys in it; none if it was not to be read.
+        keys: Arc<KeySet>,
+        /// What was read of it, if it was.
+        seen: Option<Seen>,
+    },
+    /// From elsewhere, while the gateway runs.
+    Url {
+        /// Where they are.
+        url: Arc<str>,
+        /// How often they are fetched.
+        refresh: Duration,
+    },
 }
 
 /// `[store]`.
@@ -318,6 +364,10 @@ pub struct Route {
     pub timeout: Option<Duration>,
     /// Whether it is logged.
     pub access_log: bool,
+    /// Whether a cost stands in the body of its requests.
+    pub reads_bodies: bool,
+    /// Whether a cost stands in the body of its answers.
+    pub reads_answers: bool,
 }
 
 /// What becomes of an admitted request.

@@ -8,10 +8,10 @@ use super::file::File;
 use super::load::Loaded;
 use super::tree::{Node, Value};
 use super::units::duration_text;
-use super::{Action, Config, StoreKind, Target};
-use crate::check::{Demand, KeySource, Mode, Policy, Scope, Unit};
+use super::{Action, Config, StoreKind, Target, TokenKeys};
+use crate::check::{Demand, KeySource, Mode, Policy, Price, Scope, Unit};
 use crate::client::address::Prefixes;
-use crate::decide::{Anchor, CalendarUnit, Rule};
+use crate::decide::{Anchor, CalendarUnit, Cost, Rule};
 
 /// JSON Schema draft-07 of the file.
 #[must_use]
@@ -45,6 +45,9 @@ pub fn summary(loaded: &Loaded) -> Option<String> {
         ));
     }
     line(format!("usage is counted {store}"));
+    for proof in proofs(config) {
+        line(format!("callers are known by {proof}"));
+    }
     for route in config.routes.iter() {
         let policies: Vec<String> = route.demands.iter().map(demand).collect();
         let policies = if policies.is_empty() {
@@ -59,16 +62,45 @@ pub fn summary(loaded: &Loaded) -> Option<String> {
             action(loaded, config, &route.action)
         ));
     }
+    let is_shared = !matches!(config.store.kind, StoreKind::Local);
     for policy in &config.policies {
         line(format!(
             "policy {}",
-            sentence(policy, config.client_ip.prefixes)
+            sentence(policy, config.client_ip.prefixes, is_shared)
         ));
     }
     for plan in loaded.document.iter().flat_map(plans) {
         line(plan);
     }
     Some(text)
+}
+
+/// What callers can prove who they are by.
+fn proofs(config: &Config) -> Vec<String> {
+    let identity = &config.identity;
+    let api_keys = identity.api_key.as_ref().map(|api_key| {
+        let count = api_key.keys.len();
+        let known = match api_key.seen {
+            Some(_) => format!("{count} known"),
+            None => "not read".to_owned(),
+        };
+        format!("API keys in {}, {known}", api_key.sent_in)
+    });
+    let tokens = identity.jwt.as_ref().map(|jwt| {
+        let algorithms = jwt.expected.algorithms.iter().map(|one| one.as_str());
+        let algorithms = algorithms.collect::<Vec<_>>().join(", ");
+        let keys = match &jwt.keys {
+            TokenKeys::File { file, .. } => file.display().to_string(),
+            TokenKeys::Url { url, .. } => url.to_string(),
+        };
+        format!(
+            "tokens in {}, signed by {algorithms} with keys from {keys}",
+            jwt.sent_in
+        )
+    });
+    let tier = config.client_ip.tier_header.as_ref();
+    let tier = tier.map(|header| format!("a plan that trusted proxies name in {header}"));
+    [api_keys, tokens, tier].into_iter().flatten().collect()
 }
 
 /// What tiers, overrides and exemptions say, as written.
@@ -196,9 +228,9 @@ fn action(loaded: &Loaded, config: &Config, action: &Action) -> String {
 }
 
 fn demand(demand: &Demand) -> String {
-    let a_use = |a_use: &crate::check::Use| match a_use.cost.units() {
-        1 => a_use.policy.name.to_string(),
-        cost => format!("{} (cost {cost})", a_use.policy.name),
+    let a_use = |a_use: &crate::check::Use| match cost(&a_use.price) {
+        Some(cost) => format!("{} ({cost})", a_use.policy.name),
+        None => a_use.policy.name.to_string(),
     };
     match demand {
         Demand::One(one) => a_use(one),
@@ -209,8 +241,31 @@ fn demand(demand: &Demand) -> String {
     }
 }
 
-/// What a policy means.
-fn sentence(policy: &Policy, prefixes: Prefixes) -> String {
+/// What a request costs, unless that is one unit.
+fn cost(price: &Price) -> Option<String> {
+    let (mut text, tariff) = match price {
+        Price::Fixed(Cost::ONE) => return None,
+        Price::Fixed(cost) => return Some(format!("cost {}", cost.units())),
+        Price::Request(price) => (
+            format!("cost by {}, else {}", price.from, price.default),
+            &price.tariff,
+        ),
+        Price::Response(price) => (
+            format!("cost by {}, {} at first", price.from, price.reserve),
+            &price.tariff,
+        ),
+    };
+    if let Some(max) = tariff.max {
+        let _ = write!(text, ", at most {max}");
+    }
+    for (value, units) in &tariff.values {
+        let _ = write!(text, ", {value} = {units}");
+    }
+    Some(text)
+}
+
+/// What a policy means, where gateways share a store or do not.
+fn sentence(policy: &Policy, prefixes: Prefixes, is_shared: bool) -> String {
     let count = policy.limits.rule.count();
     let unit = match &policy.unit {
         Unit::Requests => String::new(),
@@ -233,7 +288,9 @@ fn sentence(policy: &Policy, prefixes: Prefixes) -> String {
         policy.limits.rule.kind().replace('-', " "),
         counted_by(&policy.key, prefixes)
     );
-    if let (Rule::Concurrency(rule), Scope::Shared) = (&policy.limits.rule, policy.scope) {
+    if let (Rule::Concurrency(rule), Scope::Shared, true) =
+        (&policy.limits.rule, policy.scope, is_shared)
+    {
         let lease = spaced(Duration::from_micros(rule.lease_us().get()));
         let _ = write!(text, ", free within {lease} of a gateway's death");
     }
@@ -321,6 +378,9 @@ fn counted_by(key: &[KeySource], prefixes: Prefixes) -> String {
             KeySource::IpPrefix(bits) => format!("client network /{bits}"),
             KeySource::Method => "method".to_owned(),
             KeySource::Host => "host".to_owned(),
+            KeySource::Identity => "proven caller".to_owned(),
+            KeySource::Tier => "plan".to_owned(),
+            KeySource::Jwt(claim) => format!("token's {claim}"),
             KeySource::Route => "route".to_owned(),
             KeySource::Global => String::new(),
             named => named.to_string().replacen(':', " ", 1),

@@ -6,6 +6,7 @@ use super::ClientIpInLogs;
 use super::decode::words;
 use crate::answer::{Legacy, UpstreamFields, When};
 use crate::check::{Mode, OnMissingKey, OnStoreFailure, Scope};
+use crate::client::jwt::Algorithm;
 use crate::decide::CalendarUnit;
 use crate::shed::Priority;
 use crate::tls::Oldest;
@@ -91,6 +92,12 @@ words!(Builtin { "echo" => Self::Echo });
 words!(Balance { "round-robin" => Self::RoundRobin });
 words!(RateLimitFields { "draft" => Self::Draft, "off" => Self::Off });
 words!(LogFormat { "json" => Self::Json, "text" => Self::Text });
+words!(Algorithm {
+    "HS256" => Self::Hs256,
+    "RS256" => Self::Rs256,
+    "ES256" => Self::Es256,
+    "EdDSA" => Self::EdDsa,
+});
 words!(CalendarUnit { "day" => Self::Day, "week" => Self::Week, "month" => Self::Month });
 words!(OnMissingKey { "skip" => Self::Skip, "deny" => Self::Deny, "empty" => Self::Empty });
 words!(OnStoreFailure { "allow" => Self::Allow, "deny" => Self::Deny, "local" => Self::Local });

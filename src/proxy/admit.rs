@@ -14,6 +14,7 @@ use super::slot::Slot;
 use super::wait::Place;
 use super::{head, tally};
 use crate::answer::{self, Answer, Asked, Refusal};
+use crate::check::cost::Body;
 use crate::check::demand::demand;
 use crate::check::entity::Caller;
 use crate::check::tier::Terms;
@@ -37,14 +38,41 @@ pub enum Admission {
     Serve(Duration),
 }
 
-/// Decides what becomes of a request; `raw_target` is its target as it came.
-pub async fn admit(
+/// Whether a cost of this request stands in its body, as far as its head tells. Then it is known from now on who calls, and
+/// for which route.
+pub fn reads_body(
     gateway: &Gateway,
     head: &request::Parts,
     raw_target: &[u8],
     ctx: &mut Context,
+) -> bool {
+    let config = &gateway.config;
+    if !config.reads_bodies {
+        return false;
+    }
+    let Ok(view) = head::view(&config.server, head, raw_target) else {
+        return false;
+    };
+    let Ok(path) = Normalised::new(view.path) else {
+        return false;
+    };
+    let matched = config.routes.find(view, &path);
+    let Some(matched) = matched.filter(|matched| matched.route.reads_bodies) else {
+        return false;
+    };
+    ctx.route = Some(Arc::clone(matched.route));
+    identify(gateway, head, ctx).is_ok()
+}
+
+/// Decides what becomes of a request; `raw_target` is its target as it came, `body` what was read of its body.
+pub async fn admit(
+    gateway: &Gateway,
+    head: &request::Parts,
+    raw_target: &[u8],
+    body: Body<'_>,
+    ctx: &mut Context,
 ) -> Admission {
-    match decide(gateway, head, raw_target, ctx).await {
+    match decide(gateway, head, raw_target, body, ctx).await {
         Ok(delay) => Admission::Serve(delay),
         Err(refusal) => {
             // Its answer is no load on anything; a client that takes it slowly must not keep others out.
@@ -58,6 +86,7 @@ async fn decide<'g>(
     gateway: &'g Gateway,
     head: &request::Parts,
     raw_target: &[u8],
+    body: Body<'_>,
     ctx: &mut Context,
 ) -> Result<Duration, Refusal<'g>> {
     let config = &gateway.config;
@@ -71,9 +100,12 @@ async fn decide<'g>(
     ctx.route = Some(Arc::clone(matched.route));
     // Before anything is charged.
     ctx.load = Some(take_place(gateway, matched.route)?);
-    let identity = gateway
-        .callers
-        .identify(&view, ctx.client, gateway.metrics.families());
+    let identity = gateway.callers.identify(
+        &view,
+        ctx.client,
+        ctx.started_at_us / 1_000_000,
+        gateway.metrics.families(),
+    );
     ctx.identity = identity.clone();
     let caller = Caller {
         request: view,
@@ -91,12 +123,14 @@ async fn decide<'g>(
             .map(|it| (&it.granted, it.now(ctx.started))),
     };
     let secret = &config.store.key_secret;
-    let mut demanded = demand(&matched.route.demands, &caller, secret, terms);
+    let mut demanded = demand(&matched.route.demands, &caller, body, secret, terms);
     tally::not_asked(gateway, ctx, &demanded);
+    tally::missing_costs(gateway, &demanded.unpriced);
     refuse_without_key(gateway, &demanded)?;
     ctx.place = place(gateway, &mut demanded);
     let outcome = gateway.limiter.decide(&demanded.checks).await;
-    ctx.settling.hold(config, &outcome.charged);
+    ctx.settling
+        .hold(config, &outcome.charged, &demanded.awaited);
     let lent = outcome.charged.iter();
     ctx.slots = lent
         .filter_map(|charged| Slot::new(&ctx.gateway, charged))

@@ -25,6 +25,7 @@ use super::forward;
 use super::guarded::{Guarded, Phase};
 use super::log::{self, Served};
 use crate::answer::Answer;
+use crate::check::cost::Body;
 
 /// Heads are seldom longer.
 const READ: usize = 4096;
@@ -100,7 +101,8 @@ pub(super) async fn serve(
         let digest = guarded.get_socket_digest();
         ctx.peer_ip = forward::ip_of(digest.as_ref().and_then(|digest| digest.peer_addr()));
         let gateway = Arc::clone(&ctx.gateway);
-        let admission = admit::admit(&gateway, &head.parts, &head.target, &mut ctx).await;
+        let admission =
+            admit::admit(&gateway, &head.parts, &head.target, Body::None, &mut ctx).await;
         let answer = match admission {
             Admission::Refuse(answer) => *answer,
             Admission::Serve(delay) => {

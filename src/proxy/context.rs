@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use http::HeaderValue;
 use prometheus::IntGauge;
 
@@ -52,6 +53,10 @@ pub struct Context {
     pub missing_key: Vec<Arc<Policy>>,
     /// Whether our own answer, not the upstream's, turned it away, and the wait it told.
     pub denied: Option<Denied>,
+    /// What was read of its body before it was decided, and is to be sent on before the rest.
+    pub body_begun: Option<Bytes>,
+    /// Where its body was read before it was decided, how long that took.
+    pub awaited_body: Option<Duration>,
     /// Its place among the requests in flight.
     pub load: Option<shed::Place>,
     /// How long it waited in a leaky bucket.
@@ -148,6 +153,8 @@ pub struct Ruled {
     check: OwnCheck,
     decision: Decision,
     source: Source,
+    /// What the request took in the end, where that was not known at first.
+    spent: Option<Cost>,
 }
 
 impl Ruled {
@@ -158,6 +165,7 @@ impl Ruled {
             check: OwnCheck::new(&ruling.check, policies)?,
             decision: ruling.decision,
             source: ruling.source,
+            spent: None,
         })
     }
 
@@ -205,6 +213,8 @@ impl Context {
             slots: Vec::new(),
             missing_key: Vec::new(),
             denied: None,
+            body_begun: None,
+            awaited_body: None,
             load: None,
             queued: Duration::ZERO,
             place: None,
@@ -229,11 +239,30 @@ impl Context {
         self.rulings.iter().map(Ruled::as_ruling).collect()
     }
 
+    /// What the request took of a policy in the end.
+    pub fn tell_of_spent(&mut self, policy: &Policy, spent: Cost) {
+        let mut rulings = self.rulings.iter_mut();
+        if let Some(ruled) = rulings.find(|ruled| ruled.policy().index == policy.index) {
+            ruled.spent = Some(spent);
+        }
+    }
+
+    /// What the request took of a policy, as far as that is known; `None` where that is what its check asked for.
+    #[must_use]
+    pub fn spent(&self, policy: &Policy) -> Option<Cost> {
+        let mut rulings = self.rulings.iter();
+        let ruled = rulings.find(|ruled| ruled.policy().index == policy.index)?;
+        ruled.spent
+    }
+
     /// The gateway's part is done: what follows is the upstream's, or the client's.
     pub fn stop_own_time(&mut self) {
         if self.own_time.is_none() {
             let elapsed = clock::monotonic_now().saturating_duration_since(self.started);
-            self.own_time = Some(elapsed.saturating_sub(self.queued));
+            let of_others = self
+                .queued
+                .saturating_add(self.awaited_body.unwrap_or_default());
+            self.own_time = Some(elapsed.saturating_sub(of_others));
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::header::{HOST, HeaderName};
+use http::header::{ACCEPT_ENCODING, EXPECT, HOST, HeaderName};
 use http::{HeaderMap, StatusCode};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::prelude::HttpPeer;
@@ -54,7 +54,7 @@ pub fn peer(ctx: &mut Context) -> pingora::Result<Box<HttpPeer>> {
 }
 
 /// What is left of the route's time; `None` without a limit.
-fn time_left(ctx: &Context) -> Option<Duration> {
+pub fn time_left(ctx: &Context) -> Option<Duration> {
     let limit = ctx.route.as_ref()?.timeout?;
     let spent = monotonic_now()
         .saturating_duration_since(ctx.started)
@@ -115,6 +115,14 @@ pub fn request_head(
             Some(known) => forwarded_head.insert_header(*known, value)?,
             None => forwarded_head.insert_header(name, value)?,
         }
+    }
+    if ctx.awaited_body.is_some() {
+        // The client was asked already, and the body is there.
+        forwarded_head.remove_header(&EXPECT);
+    }
+    if route.reads_answers {
+        // Nobody reads a cost in what is compressed.
+        forwarded_head.remove_header(&ACCEPT_ENCODING);
     }
     drop_look_alikes(forwarded_head, &ctx.gateway.config.client_ip);
     forwarded_head.insert_header(X_REQUEST_ID.as_str(), ctx.request_id.clone())?;

@@ -129,7 +129,7 @@ impl Gateway {
         }
         let gateway = Self {
             limiter: Arc::new(Limiter::new(local, shared)),
-            callers: Callers::of(&config, metrics.families()),
+            callers: Callers::of(&config, None, metrics.families()),
             metrics,
             access_log: Arc::new(AccessLog::new(config.logs.json)),
             pools: pools(&config),
@@ -157,7 +157,7 @@ impl Gateway {
         self.load.apply(config.load_shedding);
         let next = Self {
             limiter: Arc::clone(&self.limiter),
-            callers: Callers::of(&config, self.metrics.families()),
+            callers: Callers::of(&config, Some(&self.callers), self.metrics.families()),
             metrics: self.metrics.renewed(&labels(&config)),
             access_log: Arc::clone(&self.access_log),
             pools: pools(&config),

@@ -176,7 +176,10 @@ fn append(
             .map(|ruling| &*ruling.check.policy.name)
             .collect(),
         missing_key: ctx.missing_key.iter().map(|policy| &*policy.name).collect(),
-        cost: telling.map(|ruling| ruling.check.cost.units()),
+        cost: telling.map(|ruling| {
+            let spent = ctx.spent(ruling.check.policy);
+            spent.unwrap_or(ruling.check.cost).units()
+        }),
         tier: ctx.identity.tier.as_deref(),
         key_hash: telling.map(|ruling| ruling.check.entity.short_hash()),
         user_agent: &user_agent,

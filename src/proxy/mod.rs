@@ -4,6 +4,7 @@
 pub mod admit;
 mod again;
 mod bind;
+mod body;
 pub mod callers;
 mod condition;
 pub mod connections;
@@ -37,7 +38,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::StatusCode;
+use http::{HeaderMap, HeaderValue, StatusCode};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::modules::http::HttpModules;
 use pingora::prelude::HttpPeer;
@@ -98,10 +99,16 @@ impl ProxyHttp for Proxy {
         ctx: &mut Context,
     ) -> pingora::Result<bool> {
         let gateway = &Arc::clone(&ctx.gateway);
-        let head = session.req_header();
         let admission = match ctx.admitted.take() {
             Some(delay) => Admission::Serve(delay),
-            None => admit::admit(gateway, head.as_ref(), head.raw_path(), ctx).await,
+            None => {
+                let early = body::read(gateway, session, ctx).await?;
+                let head = session.req_header();
+                let admission =
+                    admit::admit(gateway, head.as_ref(), head.raw_path(), early.body(), ctx).await;
+                ctx.body_begun = early.into_begun();
+                admission
+            }
         };
         let delay = match admission {
             Admission::Refuse(answer) => {
@@ -134,6 +141,7 @@ impl ProxyHttp for Proxy {
             guarded::body_is_read(session.downstream_session.stream());
             forward::has_sent(ctx);
         }
+        body::put_begun(&mut ctx.body_begun, body);
         // A tunnel's bytes are no body.
         let body = body.as_ref().filter(|_| !session.was_upgraded());
         forward::request_body(ctx, body)
@@ -144,7 +152,6 @@ impl ProxyHttp for Proxy {
         _session: &mut Session,
         ctx: &mut Context,
     ) -> pingora::Result<Box<HttpPeer>> {
-        ctx.settling.hand_on();
         forward::peer(ctx)
     }
 
@@ -154,6 +161,8 @@ impl ProxyHttp for Proxy {
         head: &mut RequestHeader,
         ctx: &mut Context,
     ) -> pingora::Result<()> {
+        // The server is connected to, and is told next.
+        ctx.settling.hand_on();
         forward::request_head(session.req_header(), head, ctx)
     }
 
@@ -185,8 +194,10 @@ impl ProxyHttp for Proxy {
             // A tunnel may lie idle for hours: it counts among the connections, and keeps no request out.
             ctx.load = None;
         }
-        if !head.status.is_informational() || head.status == StatusCode::SWITCHING_PROTOCOLS {
-            settle::by_status(ctx, head.status).await;
+        if head.status == StatusCode::SWITCHING_PROTOCOLS {
+            settle::by_head(ctx, head.status, None).await;
+        } else if !head.status.is_informational() {
+            settle::by_head(ctx, head.status, Some(&head.headers)).await;
         }
         let client_version = session.req_header().version;
         if client_version == http::Version::HTTP_10
@@ -195,6 +206,17 @@ impl ProxyHttp for Proxy {
             session.set_keepalive(None);
         }
         forward::response_head(head, client_version, ctx)
+    }
+
+    fn upstream_response_body_filter(
+        &self,
+        _session: &mut Session,
+        body: &mut Option<Bytes>,
+        end_of_stream: bool,
+        ctx: &mut Context,
+    ) -> pingora::Result<Option<Duration>> {
+        ctx.settling.feed(body.as_deref(), end_of_stream);
+        Ok(None)
     }
 
     fn response_body_filter(
@@ -239,7 +261,7 @@ impl ProxyHttp for Proxy {
         {
             session.set_keepalive(None);
             let head = session.req_header().as_ref().clone();
-            settle::by_status(ctx, status).await;
+            settle::by_head(ctx, status, None).await;
             let answer = admit::failed(&Arc::clone(&ctx.gateway), &head, ctx, status);
             // Who cannot be told is gone.
             let _ = respond::send(session, answer).await;
@@ -254,6 +276,10 @@ impl ProxyHttp for Proxy {
         if let Some(error) = error {
             ctx.error.get_or_insert(error.etype().as_str());
         }
+        // The answer is over: it is no load any more while its charges are settled.
+        ctx.load = None;
+        ctx.slots.clear();
+        settle::at_end(ctx, error.is_none()).await;
         let gateway = Arc::clone(&ctx.gateway);
         log::record(&gateway, &log::Served::of(session, ctx), ctx);
     }
@@ -283,7 +309,10 @@ async fn serve_here(
             _ => return Ok(false),
         },
     };
-    settle::by_status(ctx, status).await;
+    let content_type = HeaderValue::from_static(content_type);
+    let fields = HeaderMap::from_iter([(http::header::CONTENT_TYPE, content_type.clone())]);
+    settle::by_head(ctx, status, Some(&fields)).await;
+    ctx.settling.feed(Some(&body), true);
     let answer = respond::fixed(gateway, session, ctx, status, body, content_type);
     respond::send(session, answer).await?;
     Ok(true)

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::StatusCode;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, EXPECT};
+use http::{HeaderValue, StatusCode};
 use pingora::http::ResponseHeader;
 use pingora::proxy::Session;
 
@@ -60,13 +60,13 @@ pub fn fixed(
     ctx: &Context,
     status: StatusCode,
     body: Bytes,
-    content_type: &'static str,
+    content_type: HeaderValue,
 ) -> Answer {
     let mut headers = http::HeaderMap::new();
-    headers.insert(CONTENT_TYPE, http::HeaderValue::from_static(content_type));
+    headers.insert(CONTENT_TYPE, content_type);
     // An answer without content says nothing of its length.
     if !matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) {
-        headers.insert(CONTENT_LENGTH, http::HeaderValue::from(body.len()));
+        headers.insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
     }
     headers.insert(&X_REQUEST_ID, ctx.request_id.clone());
     gateway.annotate(ctx, status, &mut headers);

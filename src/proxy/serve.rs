@@ -24,6 +24,7 @@ use tracing::{info, warn};
 
 use super::Proxy;
 use super::bind;
+use super::callers::{first_fetch, keep_fetching};
 use super::files;
 use super::gateway::{Current, Gateway};
 use super::health;
@@ -53,7 +54,8 @@ const SWEEP_EVERY: Duration = Duration::from_millis(500);
 const SWEEP_PARTS: usize = 20;
 const SWEEP_PART: usize = 1_000;
 
-/// How long nothing is served while the first connection to the store is tried: what is decided without it counts apart.
+/// How long nothing is served while the first connection to the store is tried (what is decided without it counts apart),
+/// and while the keys of tokens are fetched for the first time.
 const FIRST_TRY_MAX: Duration = Duration::from_secs(1);
 const FIRST_TRY_LOOK_EVERY: Duration = Duration::from_millis(5);
 
@@ -261,11 +263,15 @@ impl BackgroundService for Background {
         tokio::spawn(keep_slots(Arc::clone(&gateway)));
         tokio::spawn(resolve(self.current.clone()));
         tokio::spawn(look_at_keys(self.current.clone()));
+        tokio::spawn(keep_fetching(self.current.clone()));
         if let Some((reloader, fingerprint)) = &self.watch {
             tokio::spawn(watch(Arc::clone(reloader), fingerprint.clone()));
         }
         let checks = tokio::spawn(health::watch(self.current.clone()));
-        first_try(&gateway).await;
+        let store = first_try(&gateway);
+        let keys = timeout(FIRST_TRY_MAX, first_fetch(&gateway));
+        // Not known in time is as good as not there.
+        let _ = tokio::join!(store, keys);
         ready.notify_ready();
         // An error means that nobody will tell us any more: as good as told.
         let _ = shutdown.wait_for(|stopping| *stopping).await;

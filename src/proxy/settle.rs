@@ -3,13 +3,15 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use http::StatusCode;
+use http::{HeaderMap, StatusCode};
 use tokio::runtime::Handle;
 use tracing::warn;
 
 use super::context::{Context, OwnCheck, Ruled};
 use super::gateway::Gateway;
-use crate::check::{Check, Outcome};
+use crate::check::cost::{Reader, ResponsePrice};
+use crate::check::demand::Awaited;
+use crate::check::{Outcome, Policy};
 use crate::clock::monotonic_now;
 use crate::config::Config;
 use crate::decide::{Charge, Cost, Decision, Settled};
@@ -23,6 +25,8 @@ pub struct Settling {
     held: Vec<Held>,
     /// Whether the request was handed on, so that it may have done something.
     handed_on: bool,
+    /// Whether all of the answer came.
+    is_whole: bool,
 }
 
 /// A charge, and what it was for.
@@ -31,6 +35,20 @@ struct Held {
     check: OwnCheck,
     charge: Charge,
     ledger: Ledger,
+    /// Whether its policy counts by the answer, and the answer is not there.
+    awaits_status: bool,
+    /// What the answer is to say that the request cost: the prices, until the answer's head is there; then who reads them.
+    prices: Vec<Arc<ResponsePrice>>,
+    readers: Vec<Reader>,
+}
+
+/// What a charge comes to.
+#[derive(Clone, Copy, Debug)]
+struct Becomes {
+    /// What becomes of it: nothing if it stays as it is.
+    settled: Option<Settled>,
+    /// Whether the answer did not say what the request cost.
+    missing: bool,
 }
 
 /// How many requests' charges are being settled after their end.
@@ -41,12 +59,6 @@ pub struct Unsettled(Arc<AtomicUsize>);
 #[derive(Debug)]
 struct Counted(Arc<AtomicUsize>);
 
-/// Whether what such a check is charged is not final.
-#[must_use]
-pub fn awaits(check: &Check<'_>) -> bool {
-    check.policy.outcomes.is_some()
-}
-
 impl Held {
     fn charged(&self) -> Charged<'_> {
         Charged {
@@ -56,7 +68,7 @@ impl Held {
         }
     }
 
-    /// What becomes of it with an answer of this status: nothing if it stays as it is.
+    /// What becomes of it with an answer of this status: nothing if it stays, or is not known yet.
     fn by_status(&self, status: StatusCode) -> Option<Settled> {
         let outcome = self.check.policy().outcomes.as_ref()?.of(status);
         match outcome {
@@ -66,21 +78,51 @@ impl Held {
         }
     }
 
-    /// What becomes of it without an answer. Whoever leaves early is not the better for it.
-    fn at_end(&self, handed_on: bool) -> Option<Settled> {
-        (!handed_on).then_some(Settled::Spent(Cost::NONE))
+    /// Whether nothing that is still to come changes it.
+    fn is_known(&self) -> bool {
+        !self.awaits_status && self.prices.is_empty() && self.readers.iter().all(Reader::is_done)
     }
 
-    /// Counts the units that it comes to.
-    fn count(&self, gateway: &Gateway, settled: Option<Settled>) {
-        let units = match settled {
+    /// What becomes of it at the end, whatever was still to come. Without an answer it stays: whoever leaves early is not
+    /// the better for it, unless the request was not handed on.
+    fn at_end(&mut self, handed_on: bool, is_whole: bool) -> Becomes {
+        if self.readers.is_empty() {
+            let settled = (!handed_on).then_some(Settled::Spent(Cost::NONE));
+            return Becomes {
+                settled: settled.filter(|_| self.awaits_status || !self.prices.is_empty()),
+                missing: false,
+            };
+        }
+        let charged = self.charge.cost.units();
+        let (mut spent, mut missing) = (charged, false);
+        for reader in self.readers.drain(..) {
+            let reserve = reader.price().reserve;
+            let units = reader.finish(is_whole);
+            missing |= units.is_none();
+            spent = spent
+                .saturating_sub(reserve)
+                .saturating_add(units.unwrap_or(reserve));
+        }
+        Becomes {
+            settled: (spent != charged).then_some(Settled::Spent(Cost::new(spent))),
+            missing,
+        }
+    }
+
+    /// Counts the units that it comes to, and returns them.
+    fn count(&self, gateway: &Gateway, becomes: Becomes) -> Cost {
+        let spent = match becomes.settled {
             None => self.charge.cost,
             Some(Settled::Spent(cost)) => cost,
             Some(Settled::Forgotten) => Cost::NONE,
         };
         if let Some(series) = gateway.metrics.policy(self.check.policy().index) {
-            series.units.inc_by(units.units());
+            series.units.inc_by(spent.units());
+            if becomes.missing {
+                series.cost_missing.inc();
+            }
         }
+        spent
     }
 }
 
@@ -92,20 +134,76 @@ impl Settling {
             gateway,
             held: Vec::new(),
             handed_on: false,
+            is_whole: false,
         }
     }
 
-    /// Takes charge of what is not final.
-    pub fn hold(&mut self, config: &Config, charged: &[Charged<'_>]) {
-        for charged in charged.iter().filter(|charged| awaits(&charged.check)) {
-            if let Some(check) = OwnCheck::new(&charged.check, &config.policies) {
+    /// Takes charge of what is not final: of policies that count by the answer, or whose price it will say.
+    pub fn hold(&mut self, config: &Config, charged: &[Charged<'_>], awaited: &[Awaited<'_>]) {
+        for charged in charged {
+            let policy = charged.check.policy;
+            let prices: Vec<_> = awaited
+                .iter()
+                .filter(|awaited| awaited.policy.index == policy.index)
+                .map(|awaited| Arc::clone(awaited.price))
+                .collect();
+            let awaits_status = policy.outcomes.is_some();
+            if let Some(check) = OwnCheck::new(&charged.check, &config.policies)
+                && (awaits_status || !prices.is_empty())
+            {
                 self.held.push(Held {
                     check,
                     charge: charged.charge,
                     ledger: charged.ledger,
+                    awaits_status,
+                    prices,
+                    readers: Vec::new(),
                 });
             }
         }
+    }
+
+    /// Whether what this policy was charged is not final.
+    #[must_use]
+    pub fn holds(&self, policy: &Policy) -> bool {
+        let mut held = self.held.iter();
+        held.any(|held| held.check.policy().index == policy.index)
+    }
+
+    /// The head of the answer is there.
+    fn begin(&mut self, headers: &HeaderMap) {
+        for held in &mut self.held {
+            let prices = held.prices.drain(..);
+            held.readers
+                .extend(prices.map(|price| Reader::new(price, headers)));
+        }
+    }
+
+    /// A piece of the answer's body, as the upstream sent it; the last one, or not.
+    pub fn feed(&mut self, piece: Option<&[u8]>, is_last: bool) {
+        if let Some(piece) = piece {
+            let readers = self.held.iter_mut().flat_map(|held| &mut held.readers);
+            readers.for_each(|reader| reader.feed(piece));
+        }
+        self.is_whole |= is_last;
+    }
+
+    /// Takes out all that is left, and what becomes of it.
+    fn rest(&mut self) -> Vec<(Held, Becomes)> {
+        let (handed_on, is_whole) = (self.handed_on, self.is_whole);
+        let held = std::mem::take(&mut self.held).into_iter();
+        held.map(|mut held| {
+            let becomes = held.at_end(handed_on, is_whole);
+            (held, becomes)
+        })
+        .collect()
+    }
+
+    /// Takes out what passes.
+    fn take(&mut self, passes: impl Fn(&Held) -> bool) -> Vec<Held> {
+        let (taken, open) = std::mem::take(&mut self.held).into_iter().partition(passes);
+        self.held = open;
+        taken
     }
 
     /// The request is handed on: from now on it may do something.
@@ -114,22 +212,45 @@ impl Settling {
     }
 }
 
-/// Settles what is decided by the status of the answer, before it is sent: whoever has read it finds what is left.
-pub async fn by_status(ctx: &mut Context, status: StatusCode) {
-    if ctx.settling.held.is_empty() {
+/// Settles what the head of an answer decides, before it is sent: whoever has read it finds what is left. Without fields
+/// the answer is none of the upstream's, and says nothing of a cost.
+pub async fn by_head(ctx: &mut Context, status: StatusCode, headers: Option<&HeaderMap>) {
+    let settling = &mut ctx.settling;
+    if settling.held.is_empty() {
         return;
     }
+    let mut decided = Vec::new();
+    let mut open = Vec::new();
+    for mut held in std::mem::take(&mut settling.held) {
+        let awaits_status = std::mem::take(&mut held.awaits_status);
+        match held.by_status(status).filter(|_| awaits_status) {
+            Some(settled) => decided.push((held, settled)),
+            None => open.push(held),
+        }
+    }
+    settling.held = open;
+    if let Some(headers) = headers {
+        settling.begin(headers);
+    }
+    let known = settling.take(Held::is_known);
+    let handed_on = settling.handed_on;
+    let decided = decided.into_iter().map(|(held, settled)| {
+        let becomes = Becomes {
+            settled: Some(settled),
+            missing: false,
+        };
+        (held, becomes)
+    });
+    let known = known.into_iter().map(|mut held| {
+        let becomes = held.at_end(handed_on, true);
+        (held, becomes)
+    });
+    let becoming: Vec<_> = decided.chain(known).collect();
     let gateway = Arc::clone(&ctx.gateway);
-    let held = std::mem::take(&mut ctx.settling.held);
-    let (decided, open): (Vec<_>, Vec<_>) = held
-        .into_iter()
-        .partition(|held| held.check.policy().outcomes.is_some());
-    ctx.settling.held = open;
-    let mut settled = Vec::with_capacity(decided.len());
-    for held in &decided {
-        let becomes = held.by_status(status);
-        held.count(&gateway, becomes);
-        settled.extend(becomes.map(|becomes| (held, becomes)));
+    let mut settled = Vec::with_capacity(becoming.len());
+    for (held, becomes) in &becoming {
+        ctx.tell_of_spent(held.check.policy(), held.count(&gateway, *becomes));
+        settled.extend(becomes.settled.map(|becomes| (held, becomes)));
     }
     for ((held, _), left) in settled.iter().zip(settle(&gateway, &settled).await) {
         let is_of = |ruled: &&mut Ruled| ruled.policy().index == held.check.policy().index;
@@ -139,6 +260,29 @@ pub async fn by_status(ctx: &mut Context, status: StatusCode) {
             ruled.tell_of(&left);
         }
     }
+}
+
+/// Settles what there is to settle once the answer is over: all of it was sent, or it was cut off.
+pub async fn at_end(ctx: &mut Context, is_whole: bool) {
+    let settling = &mut ctx.settling;
+    if settling.held.is_empty() {
+        return;
+    }
+    settling.is_whole |= is_whole;
+    let gateway = Arc::clone(&ctx.gateway);
+    let becoming = settling.rest();
+    for (held, becomes) in &becoming {
+        ctx.tell_of_spent(held.check.policy(), held.count(&gateway, *becomes));
+    }
+    settle_all(&gateway, &becoming).await;
+}
+
+async fn settle_all(gateway: &Gateway, becoming: &[(Held, Becomes)]) {
+    let settled: Vec<_> = becoming
+        .iter()
+        .filter_map(|(held, becomes)| Some((held, becomes.settled?)))
+        .collect();
+    settle(gateway, &settled).await;
 }
 
 async fn settle(gateway: &Gateway, settled: &[(&Held, Settled)]) -> Vec<Option<Decision>> {
@@ -167,21 +311,17 @@ async fn settle(gateway: &Gateway, settled: &[(&Held, Settled)]) -> Vec<Option<D
 
 impl Drop for Settling {
     fn drop(&mut self) {
-        let held = std::mem::take(&mut self.held);
-        if held.is_empty() {
+        if self.held.is_empty() {
             return;
         }
+        let becoming = self.rest();
         let gateway = Arc::clone(&self.gateway);
-        let handed_on = self.handed_on;
         let counted = gateway.unsettled.one_more();
         let rest = async move {
-            let mut settled = Vec::with_capacity(held.len());
-            for held in &held {
-                let becomes = held.at_end(handed_on);
-                held.count(&gateway, becomes);
-                settled.extend(becomes.map(|becomes| (held, becomes)));
+            for (held, becomes) in &becoming {
+                held.count(&gateway, *becomes);
             }
-            settle(&gateway, &settled).await;
+            settle_all(&gateway, &becoming).await;
             drop(counted);
         };
         match Handle::try_current() {

@@ -2,8 +2,7 @@
 
 use super::context::Context;
 use super::gateway::Gateway;
-use super::settle;
-use crate::check::{Demanded, Source};
+use crate::check::{Demanded, Policy, Source};
 use crate::decide::{Penalised, Verdict};
 use crate::record::metrics;
 use crate::store::limiter::Outcome;
@@ -31,6 +30,15 @@ pub fn not_asked(gateway: &Gateway, ctx: &mut Context, demanded: &Demanded<'_>) 
         .collect();
 }
 
+/// Counts the policies whose cost nobody said: their default is taken, or what was reserved stays taken.
+pub fn missing_costs(gateway: &Gateway, policies: &[&Policy]) {
+    for policy in policies {
+        if let Some(series) = gateway.metrics.policy(policy.index) {
+            series.cost_missing.inc();
+        }
+    }
+}
+
 /// Counts what every policy did.
 pub fn decisions(gateway: &Gateway, ctx: &Context, demanded: &Demanded<'_>, outcome: &Outcome<'_>) {
     let allows = outcome.allows();
@@ -48,7 +56,7 @@ pub fn decisions(gateway: &Gateway, ctx: &Context, demanded: &Demanded<'_>, outc
         let Some(series) = gateway.metrics.policy(policy.index) else {
             continue;
         };
-        if allows && ruling.decision.verdict == Verdict::Allow && !settle::awaits(&ruling.check) {
+        if allows && ruling.decision.verdict == Verdict::Allow && !ctx.settling.holds(policy) {
             series.units.inc_by(ruling.check.cost.units());
         }
         if ruling.decision.remaining.saturating_mul(5) <= ruling.check.rule.capacity() {

@@ -5,17 +5,18 @@ use std::fmt::Write as _;
 use std::fs;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
 use serde_json::Value;
-use tollgate::check::{Demand, KeySource, Mode, OnStoreFailure, Scope};
+use tollgate::check::{Demand, KeySource, Mode, OnStoreFailure, Price, Scope};
 use tollgate::client::{Header, Trust};
 use tollgate::config::error::{Code, Severity};
 use tollgate::config::{
     Action, Config, LoadOptions, Loaded, StoreKind, Target, dump, load, load_text, schema, summary,
 };
-use tollgate::decide::Rule;
+use tollgate::decide::{Cost, Rule};
 use tollgate::shed::{Priority, Settings};
 
 /// A configuration in which `{}` stands for more.
@@ -675,6 +676,8 @@ fn the_schema_accepts_every_example_and_refuses_unknown_fields() {
         "config/quickstart.toml",
         "config/examples/shop.toml",
         "config/examples/plans.toml",
+        "config/examples/llm.toml",
+        "config/examples/third-party-quota.toml",
     ] {
         assert_eq!(conforms(&json(path), &schema, path), Ok(()));
     }
@@ -711,6 +714,35 @@ fn rates_are_counts_over_windows() {
         let limit = config.policies[0].limits.rule.limit().unwrap();
         assert_eq!(limit.count.get(), count, "{rate}");
         assert_eq!(limit.window_us.get(), window_ms * 1_000, "{rate}");
+    }
+}
+
+#[test]
+fn of_concurrency_the_limit_is_a_number_and_the_lease_a_time_and_no_edit_of_them_starts_afresh() {
+    let policy = |fields: &str| {
+        let text = format!("kind = \"concurrency\"\nkey = \"ip\"\n{fields}\n");
+        Arc::clone(&accepted(&with_policy(&text)).policies[0])
+    };
+    let base = policy("limit = 5");
+    for (fields, limit, lease_s) in [
+        ("limit = 5", 5, 60),
+        (
+            "limit = 1_000_000_000_000\nlease = \"5m\"",
+            1_000_000_000_000,
+            300,
+        ),
+        ("limit = 1\nlease = \"1s\"", 1, 1),
+        ("limit = 7\nlease = \"24h\"", 7, 86_400),
+    ] {
+        let policy = policy(fields);
+        let Rule::Concurrency(rule) = &policy.limits.rule else {
+            panic!("{:?}", policy.limits.rule)
+        };
+        assert_eq!(rule.limit().get(), limit, "{fields}");
+        assert_eq!(rule.lease_us().get(), lease_s * 1_000_000, "{fields}");
+        // It is given back, so no denial of it is remembered, and nothing is taken ahead.
+        assert!(policy.given_back && policy.lease.is_none());
+        assert_eq!(policy.generation, base.generation);
     }
 }
 
@@ -1032,15 +1064,64 @@ policies = ["z", { use = "b", cost = 0 }]
     assert!(matches!(&z.limits.rule, Rule::LeakyBucket(rule) if rule.burst() == 30));
     let route = config.routes.iter().next().unwrap();
     assert!(matches!(route.action, Action::Respond(status, _) if status == 204));
-    let costs: Vec<u64> = route
-        .demands
-        .iter()
-        .map(|demand| match demand {
-            Demand::One(one) => one.cost.units(),
-            Demand::FirstOf(_) => panic!(),
-        })
-        .collect();
-    assert_eq!(costs, [2, 0]);
+    let uses = route.demands.iter().flat_map(Demand::uses);
+    let prices: Vec<Price> = uses.map(|a_use| a_use.price.clone()).collect();
+    assert_eq!(prices, [2, 0].map(|units| Price::Fixed(Cost::new(units))));
+}
+
+#[test]
+fn a_cost_is_a_number_or_where_it_is_read() {
+    let text =
+        |cost: &str| AROUND.replace("[\"p\"]", &format!("[{{ use = \"p\", cost = {cost} }}]"));
+    for (cost, words, in_request, in_answer) in [
+        ("1", "p", false, false),
+        ("5", "p (cost 5)", false, false),
+        (
+            "{ from = \"request.json:/max_tokens\", max = 10 }",
+            "p (cost by request.json:/max_tokens, else 1, at most 10)",
+            true,
+            false,
+        ),
+        (
+            "{ from = \"request.query:type\", values = { search = 10, list = 1 }, default = 10 }",
+            "p (cost by request.query:type, else 10, list = 1, search = 10)",
+            false,
+            false,
+        ),
+        (
+            "{ from = \"request.graphql-depth\" }",
+            "p (cost by request.graphql-depth, else 1)",
+            true,
+            false,
+        ),
+        (
+            "{ from = \"response.json:/usage/total_tokens\", reserve = 5 }",
+            "p (cost by response.json:/usage/total_tokens, 5 at first)",
+            false,
+            true,
+        ),
+        // What was used too much is owed.
+        (
+            "{ from = \"response.bytes\", reserve = 5, max = 100 }",
+            "p (cost by response.bytes, 5 at first, at most 100)",
+            false,
+            false,
+        ),
+    ] {
+        let loaded = read(&text(cost));
+        let words = format!("app (1 server): {words}\n");
+        let told = summary(&loaded).unwrap();
+        assert!(told.contains(&words), "{told}");
+        let config = loaded.config.unwrap();
+        let route = config.routes.iter().next().unwrap();
+        assert_eq!(
+            (route.reads_bodies, route.reads_answers, config.reads_bodies),
+            (in_request, in_answer, in_request),
+            "{cost}"
+        );
+        let given_back = cost.contains("response.");
+        assert_eq!(config.policies[0].given_back, given_back, "{cost}");
+    }
 }
 
 #[test]
@@ -1257,6 +1338,8 @@ fn what_is_dumped_loads_to_the_same() {
         "config/tollgate.toml",
         "config/quickstart.toml",
         "config/examples/shop.toml",
+        "config/examples/llm.toml",
+        "config/examples/third-party-quota.toml",
         "tests/config/good/including.toml",
     ] {
         let without_files = LoadOptions {
@@ -1317,10 +1400,14 @@ burst = 30
 max_wait = "3s"
 key = "global"
 mode = "shadow"
+[policies.slots]
+kind = "concurrency"
+limit = 2
+key = "global"
 [routes.r]
 match = { methods = ["GET", "HEAD"], host = "a.example", headers = { x-a = true } }
 respond = {}
-policies = [{ use = "products-ip", cost = 2 }, { first_of = ["fixed", "all"] }]
+policies = [{ use = "products-ip", cost = 2 }, { first_of = ["fixed", "all"] }, "slots"]
 "#,
     );
     let words = summary(&loaded).unwrap();
@@ -1328,7 +1415,8 @@ policies = [{ use = "products-ip", cost = 2 }, { first_of = ["fixed", "all"] }]
         "policy products-ip: token bucket, 20 per 1 min, refilled continuously, at most 20 at once, up to 40 in any 1 min, per client address (/32, /64)",
         "policy fixed: fixed window, 5 per 1 min 30 s, counted by the clock, up to 10 across an edge, per client network /48 and header x-user",
         "policy all: leaky bucket, 10 per 1 s, passed on evenly, up to 30 wait their turn, for 3 s at most, everybody together (shadow: counted, denies nothing)",
-        "route r: GET|HEAD a.example/* header:x-a -> answers 200: products-ip (cost 2), first of fixed | all",
+        "route r: GET|HEAD a.example/* header:x-a -> answers 200: products-ip (cost 2), first of fixed | all, slots",
+        "policy slots: concurrency, 2 at once, everybody together\n",
         "listener main: 127.0.0.1:8080",
     ] {
         assert!(words.contains(sentence), "{sentence}\n{words}");

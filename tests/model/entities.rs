@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, LazyLock};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
+use tollgate::check::cost::{Body, Price};
 use tollgate::check::entity::{BadKeySource, Caller, Entity, entity};
 use tollgate::check::named::{NotNamed, named};
 use tollgate::check::tier::Terms;
@@ -223,7 +224,7 @@ fn place(name: &str, key: &[&str], on_missing_key: OnMissingKey, mode: Mode) -> 
     };
     Use {
         policy: Arc::new(policy),
-        cost: Cost::ONE,
+        price: Price::Fixed(Cost::ONE),
     }
 }
 
@@ -231,7 +232,7 @@ fn place(name: &str, key: &[&str], on_missing_key: OnMissingKey, mode: Mode) -> 
 fn demanded(demands: &[Demand], lines: &[(&str, &[u8])]) -> [Vec<String>; 3] {
     with_caller("192.0.2.1", lines, None, |caller| {
         let secret = secret();
-        let found = demand(demands, caller, &secret, nothing_else());
+        let found = demand(demands, caller, Body::None, &secret, nothing_else());
         let names = |policies: &[&Policy]| policies.iter().map(|p| p.name.to_string()).collect();
         let checks = found.checks.iter().map(|c| {
             format!(
@@ -332,7 +333,7 @@ fn nothing_else() -> Terms<'static> {
 fn demanded_of(method: &str, demands: &[Demand], lines: &[(&str, &[u8])]) -> [Vec<String>; 4] {
     with_caller_of(method, "192.0.2.1", lines, None, |caller| {
         let secret = secret();
-        let found = demand(demands, caller, &secret, nothing_else());
+        let found = demand(demands, caller, Body::None, &secret, nothing_else());
         let names = |policies: &[&Policy]| policies.iter().map(|p| p.name.to_string()).collect();
         [
             found

@@ -91,6 +91,11 @@ fn any_text_is_a_configuration_or_is_told_what_is_wrong_with_it() {
 }
 
 #[test]
+fn any_bytes_say_a_cost_within_its_bounds_however_they_are_cut() {
+    replay_and_change("cost", 20_000);
+}
+
+#[test]
 fn any_fields_of_an_upstream_stay_beside_ours() {
     replay_and_change("fields", 10_000);
 }
@@ -113,6 +118,11 @@ fn any_reply_is_decisions_or_none() {
 #[test]
 fn any_file_of_usage_is_taken_over_or_refused() {
     replay_and_change("snapshot", 2_000);
+}
+
+#[test]
+fn any_token_that_is_believed_was_signed() {
+    replay_and_change("token", 5_000);
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use http::HeaderMap;
 use ipnet::{IpNet, Ipv4Net};
 use proptest::prelude::*;
+use tollgate::check::cost::{Body, Price};
 use tollgate::check::entity::Caller;
 use tollgate::check::grant::Grant;
 use tollgate::check::tier::{Because, Change, Changes, Exempted, Matched, Terms, Who};
@@ -370,12 +371,12 @@ fn on_route(config: &Config, route: &str, ip: &str, tier: Option<&str>) -> Strin
         .map(|policy| {
             Demand::One(Use {
                 policy: Arc::clone(policy),
-                cost: Cost::ONE,
+                price: Price::Fixed(Cost::ONE),
             })
         })
         .collect();
     let secret = KeySecret::new([0; 32]);
-    let found = demand(&demands, &caller, &secret, terms);
+    let found = demand(&demands, &caller, Body::None, &secret, terms);
     let checks = found.checks.iter().map(|check| {
         let limit = check.limits.rule.limit().unwrap();
         assert_eq!(check.rule, &check.limits.rule);

@@ -19,5 +19,6 @@ pub(crate) mod relay;
 pub(crate) mod reports;
 pub(crate) mod script;
 pub(crate) mod tls;
+pub(crate) mod tokens;
 pub(crate) mod traces;
 pub(crate) mod valkey;

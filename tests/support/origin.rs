@@ -31,8 +31,10 @@ impl Seen {
 }
 
 /// The API. Its answers follow the path: `/status/418` answers 418, `/slow/300` takes 300 ms, `/fields` sends what
-/// the request's `x-answer` fields say, `/healthz` 503 while it is ill, `/stream/20` sends twenty chunks, a tenth of a second apart, a path that ends in
-/// `/until-close` has a body that ends with the connection, `/websocket` switches and then sends back what it gets; all
+/// the request's `x-answer` fields say, `/healthz` 503 while it is ill, `/stream/20` sends twenty chunks, a tenth of a
+/// second apart, a path that ends in `/until-close` has a body that ends with the connection, `/answer` sends back the
+/// request's body beside those fields, `/trickle/20` the same up to one empty line after the other, 20 ms apart, `/cut`
+/// all but the end of it, `/websocket` switches and then sends back what it gets; all
 /// else is 200.
 pub(crate) struct Origin {
     pub(crate) address: SocketAddr,
@@ -189,6 +191,36 @@ fn answer(stream: &mut TcpStream, request: &Seen, ill: bool) -> io::Result<()> {
         }
         return stream.write_all(b"0\r\n\r\n");
     }
+    if let Some(ms) = number("/trickle/") {
+        let head = format!(
+            "HTTP/1.1 200 Whatever\r\nTransfer-Encoding: chunked\r\n{}\r\n",
+            wanted(request)
+        );
+        stream.write_all(head.as_bytes())?;
+        let text = String::from_utf8_lossy(&request.body);
+        for piece in text.split_inclusive("\n\n") {
+            let chunk = format!("{:x}\r\n{piece}\r\n", piece.len());
+            stream.write_all(chunk.as_bytes())?;
+            thread::park_timeout(Duration::from_millis(ms));
+        }
+        return stream.write_all(b"0\r\n\r\n");
+    }
+    if path.ends_with("/answer") || path == "/cut" {
+        let is_cut = path == "/cut";
+        let length = request.body.len() + usize::from(is_cut);
+        let head = format!(
+            "HTTP/1.1 200 Whatever\r\nContent-Length: {length}\r\n{}\r\n",
+            wanted(request)
+        );
+        stream.write_all(head.as_bytes())?;
+        if request.method != "HEAD" {
+            stream.write_all(&request.body)?;
+        }
+        if is_cut {
+            stream.shutdown(std::net::Shutdown::Both)?;
+        }
+        return Ok(());
+    }
     if path == "/websocket" {
         // cloudflare/pingora #946: a switched connection ends at once where the answer overtakes the end of its request,
         // as on a machine that is too busy.
@@ -213,16 +245,23 @@ fn answer(stream: &mut TcpStream, request: &Seen, ill: bool) -> io::Result<()> {
         "/healthz" if ill => 503,
         _ => number("/status/").unwrap_or(200),
     };
-    let mut head = format!("HTTP/1.1 {status} Whatever\r\nContent-Length: 2\r\n");
+    let is_empty = matches!(status, 204 | 304);
+    let mut head = format!("HTTP/1.1 {status} Whatever\r\n");
+    if !is_empty {
+        head.push_str("Content-Length: 2\r\n");
+    }
     if path == "/fields" {
-        for field in request.lines("x-answer") {
-            head.push_str(field);
-            head.push_str("\r\n");
-        }
+        head.push_str(&wanted(request));
     }
     head.push_str("\r\n");
-    if request.method != "HEAD" {
+    if request.method != "HEAD" && !is_empty {
         head.push_str("ok");
     }
     stream.write_all(head.as_bytes())
+}
+
+/// The fields that the request wants of its answer.
+fn wanted(request: &Seen) -> String {
+    let fields = request.lines("x-answer").into_iter();
+    fields.map(|field| format!("{field}\r\n")).collect()
 }

@@ -249,7 +249,7 @@ fn inspected(gateway: &Gateway, arguments: &[&str]) -> serde_json::Value {
 }
 
 /// Waits until it is so. Who is denied meanwhile takes nothing.
-fn until(what: &str, is_so: impl Fn() -> bool) {
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = monotonic_now() + Duration::from_secs(40);
     while !is_so() {
         assert!(monotonic_now() < deadline, "not so: {what}");
@@ -721,8 +721,7 @@ fn a_penalty_is_seen_and_forgiven() {
 #[test]
 fn there_are_so_many_grants_and_no_more() {
     let valkey = Valkey::start();
-    let mut admin = valkey.connect();
-    let mut grant = |who: &str, limit: &str, for_ms: u64| -> i64 {
+    let grant = |who: &str, limit: &str, for_ms: u64| -> i64 {
         redis::cmd("EVAL")
             .arg(concat!("#!lua\n", include_str!("../../lua/grant.lua")))
             .arg(1)
@@ -731,7 +730,7 @@ fn there_are_so_many_grants_and_no_more() {
             .arg(limit)
             .arg(for_ms)
             .arg(2)
-            .query(&mut admin)
+            .query(&mut valkey.connect())
             .unwrap()
     };
     // What somebody else put there goes.

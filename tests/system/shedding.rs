@@ -375,6 +375,7 @@ fn a_request_that_is_denied_is_not_in_flight_while_the_rest_of_it_is_awaited() {
     let origin = Origin::start();
     let gateway = Gateway::start(&config(&origin, &most(2)));
     assert_eq!(gateway.get("/once").status, 204);
+    await_in_flight(&gateway, 0);
     let mut sending = Vec::new();
     for _ in 0..3 {
         let mut connection = Connection::open(gateway.address);

@@ -188,7 +188,8 @@ fn what_cannot_be_replayed_says_why() {
     fs::write(
         &config,
         "[upstreams.demo]\nbuiltin = \"echo\"\n[policies.a]\nkind = \"token-bucket\"\nlimit = \"1/s\"\nkey = \"ip\"\n\
-         [routes.all]\nmatch = { path = \"/*\" }\nupstream = \"demo\"\npolicies = [\"a\"]\n",
+         [policies.slots]\nkind = \"concurrency\"\nlimit = 1\nkey = \"ip\"\n\
+         [routes.all]\nmatch = { path = \"/*\" }\nupstream = \"demo\"\npolicies = [\"a\", \"slots\"]\n",
     )
     .unwrap();
     let config = config.to_str().unwrap();
@@ -203,6 +204,7 @@ fn what_cannot_be_replayed_says_why() {
         String::from_utf8(output.stderr).unwrap()
     };
     assert!(replay("b", "edge").contains("no policy `b`"));
+    assert!(replay("slots", "edge").contains("it counts what is in flight"));
     assert!(replay("a", "nowhere.csv").contains("nowhere.csv"));
     assert!(replay("a", &trace("time,key,cost\n")).contains("write `time_ms,key,cost`"));
     assert!(replay("a", &trace("time_ms,key,cost\n1,k,-1\n")).contains(":2: cost is `-1`"));

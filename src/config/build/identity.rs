@@ -66,15 +66,25 @@ impl Builder<'_> {
         let written = &written.value;
         self.check_tier_header(file, written);
         let api_key = match &written.api_key {
-            Some(api_key) => Some(self.api_keys(
-                &api_key.value,
-                api_key.place,
-                policies,
-                tiers(file).as_deref(),
-            )?),
-            None => None,
+            Some(api_key) => self
+                .api_keys(
+                    &api_key.value,
+                    api_key.place,
+                    policies,
+                    tiers(file).as_deref(),
+                )
+                .map(Some),
+            None => Some(None),
         };
-        Some(Identity { api_key })
+        let jwt = match &written.jwt {
+            Some(jwt) => self.jwt(jwt, policies).map(Some),
+            None => Some(None),
+        };
+        self.check_headers(written);
+        Some(Identity {
+            api_key: api_key?,
+            jwt: jwt?,
+        })
     }
 
     fn api_keys(
@@ -146,6 +156,24 @@ impl Builder<'_> {
         }
     }
 
+    /// What is a key is no token: one field cannot hold both.
+    fn check_headers(&self, written: &WrittenIdentity) {
+        let (Some(api_key), Some(jwt)) = (&written.api_key, &written.jwt) else {
+            return;
+        };
+        let (Some(keys), Some(tokens)) = (&api_key.value.header, &jwt.value.header) else {
+            return;
+        };
+        if keys.value == tokens.value {
+            self.error(
+                Code::E018,
+                keys.place,
+                format!("API keys and tokens are both sent in `{}`", keys.value),
+                "give the keys a header of their own: \"x-api-key\"",
+            );
+        }
+    }
+
     /// A tier is believed from trusted proxies only: without one it is never read.
     fn check_tier_header(&self, file: &File, written: &WrittenIdentity) {
         let Some(header) = &written.tier_header else {
@@ -179,14 +207,23 @@ impl Builder<'_> {
         };
         let keys = has("api_key", |written| written.api_key.is_some());
         let header = has("tier_header", |written| written.tier_header.is_some());
+        let tokens = has("jwt", |written| written.jwt.is_some());
+        let claim = has("jwt", |written| {
+            let jwt = written.jwt.as_ref().map(|jwt| &jwt.value);
+            jwt.is_some_and(|jwt| jwt.tier_claim.is_some() || jwt.unread.contains(&"tier_claim"))
+        });
         for (name, built) in &policies.0 {
             for source in built.sources() {
                 let cure = match &source.value {
-                    KeySource::Identity if !keys => {
-                        "add identity.api_key = { header = \"x-api-key\", file = \"api-keys.toml\" }"
+                    KeySource::Identity if !keys && !tokens => {
+                        "add identity.api_key = { header = \"x-api-key\", file = \"api-keys.toml\" }, or identity.jwt"
                     }
-                    KeySource::Tier if !keys && !header => {
-                        "add identity.api_key, whose file gives each key a tier, or identity.tier_header"
+                    KeySource::Jwt(_) if !tokens => {
+                        "add identity.jwt = { issuer = \"…\", audience = \"…\", jwks_url = \"https://…\" }"
+                    }
+                    KeySource::Tier if !keys && !header && !claim => {
+                        "add identity.api_key, whose file gives each key a tier, identity.jwt.tier_claim, or \
+                         identity.tier_header"
                     }
                     _ => continue,
                 };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Builder;
 use super::policies::Policies;
-use crate::check::{Demand, Mode, Plans, Policy, Scope, Use};
+use crate::check::{Demand, Mode, Plans, Policy, Price, Scope};
 use crate::config::Route;
 use crate::config::error::{Code, Finding};
 use crate::decide::{Limit, Rule};
@@ -64,18 +64,16 @@ fn guards(guard: &Policy, idle: &Policy) -> bool {
 fn stands_wherever(guard: &Policy, idle: &Policy, routes: &Table<Arc<Route>>) -> bool {
     let mut used = false;
     for route in routes.iter() {
-        let uses = route.demands.iter().flat_map(|demand| match demand {
-            Demand::One(only) => std::slice::from_ref(only),
-            Demand::FirstOf(several) => several,
-        });
-        let cost = uses
+        let uses = route.demands.iter().flat_map(Demand::uses);
+        let mut of_idle = uses
             .filter(|it| it.policy.index == idle.index)
-            .map(cost)
-            .max();
-        let Some(cost) = cost else { continue };
+            .map(|it| &it.price);
+        let Some(price) = of_idle.next() else {
+            continue;
+        };
         used = true;
         let is_guarded = route.demands.iter().any(|demand| {
-            matches!(demand, Demand::One(it) if it.policy.index == guard.index && self::cost(it) >= cost)
+            matches!(demand, Demand::One(it) if it.policy.index == guard.index && costs_no_less(&it.price, price))
         });
         if !is_guarded {
             return false;
@@ -84,8 +82,12 @@ fn stands_wherever(guard: &Policy, idle: &Policy, routes: &Table<Arc<Route>>) ->
     used
 }
 
-const fn cost(of: &Use) -> u64 {
-    of.cost.units()
+/// Whether a request never takes less of one than of the other.
+fn costs_no_less(one: &Price, other: &Price) -> bool {
+    match (one, other) {
+        (Price::Fixed(one), Price::Fixed(other)) => one >= other,
+        _ => one == other,
+    }
 }
 
 /// Whether what `guard` allows in any span of time is no more than what `idle` does.

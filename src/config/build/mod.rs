@@ -4,6 +4,7 @@ mod admin;
 mod answers;
 mod calendars;
 mod concurrency;
+mod cost;
 mod gateway;
 mod health;
 pub(super) mod identity;
@@ -18,6 +19,7 @@ mod shedding;
 mod store;
 mod store_url;
 mod tls;
+mod tokens;
 mod upstreams;
 mod valkey;
 
@@ -84,6 +86,7 @@ pub(crate) fn build(file: &File, builder: Builder<'_>) -> Option<Config> {
     builder.warn_of_idle_shedding(file);
     builder.warn_of_nobody(file);
     let (routes, plans) = (routes?, plans?);
+    let reads_bodies = routes.iter().any(|route| route.reads_bodies);
     builder.warn_of_idle(&policies, &routes, &plans);
     Some(Config {
         server: server?,
@@ -94,6 +97,7 @@ pub(crate) fn build(file: &File, builder: Builder<'_>) -> Option<Config> {
         upstreams: upstreams?,
         policies: policies.finished()?,
         plans,
+        reads_bodies,
         routes,
         rejects: rejects?,
         load_shedding: load_shedding?,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::policies::{Built, Policies};
 use super::routes::uses_of;
-use super::{Builder, by_name, value};
+use super::{Builder, by_name};
 use crate::check::tier::{Change, Changes, Exempted, Matched};
 use crate::check::{Limits, NewLimit, Plans, Unfit};
 use crate::config::collections::{List, Pairs};
@@ -433,7 +433,7 @@ fn items<T>(list: &Option<At<List<T>>>) -> impl Iterator<Item = &At<T>> {
     list.iter().flat_map(|list| &list.value.items)
 }
 
-/// The most that a request takes of the policy anywhere.
+/// The most that a request surely takes of the policy anywhere: where its cost is read, what is taken at first.
 fn dearest(built: &Built<'_>, file: &File) -> u64 {
     let routes = by_name(file.routes.as_ref());
     let items = routes
@@ -443,7 +443,8 @@ fn dearest(built: &Built<'_>, file: &File) -> u64 {
     items
         .flat_map(|item| uses_of(&item.value).0)
         .filter(|a_use| a_use.policy.value == built.name)
-        .map(|a_use| value(&a_use.cost).map_or(built.cost.units(), |cost| cost.0))
+        .filter_map(|a_use| a_use.cost.as_ref().or(built.written.cost.as_ref()))
+        .map(|cost| cost.value.most())
         .max()
         .unwrap_or(0)
 }

@@ -14,7 +14,8 @@ use super::routes::uses_of;
 use super::{Builder, by_name, non_zero, value};
 use crate::check::outcome::Statuses;
 use crate::check::{
-    Generation, KeySource, Limits, Mode, OnMissingKey, OnStoreFailure, Outcomes, Policy, Scope,
+    Generation, KeySource, Limits, Mode, OnMissingKey, OnStoreFailure, Outcomes, Policy, Price,
+    Scope,
 };
 use crate::client::address::Prefixes;
 use crate::clock::micros;
@@ -31,8 +32,7 @@ use crate::config::steps::Steps;
 use crate::config::values::{LeaseOf, LimitOf};
 use crate::config::wire::StatusItem;
 use crate::decide::{
-    Cost, FixedWindow, LeakyBucket, Penalty, Rule, SlidingCounter, SlidingLog, TokenBucket,
-    TooLarge,
+    FixedWindow, LeakyBucket, Penalty, Rule, SlidingCounter, SlidingLog, TokenBucket, TooLarge,
 };
 
 /// What the generation of a state covers first: a change of the states' format makes all of them new.
@@ -50,7 +50,7 @@ pub(super) struct Built<'f> {
     /// As built.
     pub(super) policy: Option<Arc<Policy>>,
     /// What a request takes where its route does not say.
-    pub(super) cost: Cost,
+    pub(super) price: Option<Price>,
 }
 
 /// All policies by name, those included that could not be built: a reference to one of them does not dangle.
@@ -128,12 +128,18 @@ impl Builder<'_> {
                     calendars: &calendars,
                     reject_table: file.rejects.as_ref(),
                 };
+                let built = self.policy(&common, policy).map(Arc::new);
+                let rule = built.as_ref().map(|built| &built.limits.rule);
+                let cost = policy.cost.as_ref();
+                if let Some(cost) = cost {
+                    self.warn_of_free(cost);
+                }
                 let built = Built {
                     name,
                     place: at.place,
                     written: policy,
-                    policy: self.policy(&common, policy).map(Arc::new),
-                    cost: Cost::new(value(&policy.cost).map_or(1, |cost| cost.0)),
+                    price: cost.and_then(|cost| self.price(name, rule, cost)),
+                    policy: built,
                 };
                 (name, built)
             });
@@ -153,7 +159,6 @@ impl Builder<'_> {
             .iter()
             .map(|source| source.value.clone())
             .collect();
-        self.check_cost(common.name, written, &rule);
         self.check_lease(common, written);
         self.check_penalty(common.name, written, &sources);
         let is_lent = rule.lends();
@@ -429,29 +434,6 @@ impl Builder<'_> {
             .filter(|_| goes_with_anchor)
     }
 
-    fn check_cost(&self, name: &str, written: &Written, rule: &Rule) {
-        if let Some(cost) = &written.cost
-            && cost.value.0 > rule.capacity()
-        {
-            self.too_costly(name, cost.value.0, rule, cost.place);
-        }
-    }
-
-    /// Reports a cost that is denied whatever was used before.
-    pub(super) fn too_costly(&self, policy: &str, cost: u64, rule: &Rule, place: Place) {
-        let capacity = rule.capacity();
-        let holds = match rule {
-            Rule::TokenBucket(_) | Rule::LeakyBucket(_) => "burst",
-            _ => "limit",
-        };
-        self.error(
-            Code::E033,
-            place,
-            format!("a cost of {cost} never passes policy `{policy}`, whose {holds} is {capacity}"),
-            format!("write a cost of at most {capacity}, or raise the {holds}"),
-        );
-    }
-
     /// A key that may be missing, on a policy that does not say what then.
     pub(super) fn must_say_on_missing_key(&self, name: &str, built: &Built<'_>) {
         let (Some(source), Some(key)) = (built.may_lack(), &built.written.key) else {
@@ -506,15 +488,16 @@ fn reject_names(file: &File) -> Vec<&str> {
     std::iter::once(DEFAULT).chain(others).collect()
 }
 
-/// The policies of which a request may be charged and denied after all: beside those that each gateway counts apart, which
+/// The policies of which a request may be charged and given something back: since its answer may say that it cost less, or
+/// since it may be denied after all: beside those that each gateway counts apart, which
 /// are charged last, and on a cluster beside those that count others, who are charged at the same time.
 fn given_back<'f>(file: &'f File, store: Option<&Store>) -> BTreeSet<&'f str> {
     let policies = by_name(file.policies.as_ref());
     let is_cluster = store.is_some_and(Store::is_cluster);
     let mut given_back = BTreeSet::new();
     for (_, route) in by_name(file.routes.as_ref()).values() {
-        let items = route.policies.iter().flat_map(|list| &list.value.items);
-        let names: Vec<&str> = items
+        let items = || route.policies.iter().flat_map(|list| &list.value.items);
+        let names: Vec<&str> = items()
             .flat_map(|item| uses_of(&item.value).0)
             .map(|a_use| a_use.policy.value.as_str())
             .collect();
@@ -529,6 +512,17 @@ fn given_back<'f>(file: &'f File, store: Option<&Store>) -> BTreeSet<&'f str> {
         let of_several = keys.any(|key| Some(key) != first);
         if beside_local || (is_cluster && of_several) {
             given_back.extend(names);
+        }
+        // What its answer will say may be less than what was reserved for it.
+        for a_use in items().flat_map(|item| uses_of(&item.value).0) {
+            let name = a_use.policy.value.as_str();
+            let of_policy = policies
+                .get(name)
+                .and_then(|(_, policy)| policy.cost.as_ref());
+            let cost = a_use.cost.as_ref().or(of_policy);
+            if cost.is_some_and(|cost| cost.value.is_in_answer()) {
+                given_back.insert(name);
+            }
         }
     }
     given_back

@@ -9,13 +9,12 @@ use http::StatusCode;
 use super::policies::Policies;
 use super::{Builder, by_name, path, value};
 use crate::check::KeySource;
-use crate::check::{Demand, Use};
+use crate::check::{Demand, Price, Use};
 use crate::config::error::{Code, Finding};
 use crate::config::file::{File, Route as Written};
 use crate::config::items::{Item, UseItem};
 use crate::config::source::Place;
 use crate::config::{Action, Route};
-use crate::decide::Cost;
 use crate::route::pattern::{Path, Segment};
 use crate::route::{Pattern, Table};
 
@@ -43,6 +42,7 @@ impl Builder<'_> {
         let mut complete = true;
         for (index, (name, (at, route))) in written.into_iter().enumerate() {
             self.lint(name, at, route, policies);
+            self.warn_of_claims(name, route, policies);
             match self.route(index, name, route, &known, &mut usage) {
                 Some(entry) => {
                     places.push((name, at.place));
@@ -97,13 +97,18 @@ impl Builder<'_> {
         if let Some(pattern) = &pattern {
             self.check_path_keys(name, written, pattern, known.policies);
         }
+        let demands = demands?;
+        let mut prices = demands.iter().flat_map(Demand::uses).map(|it| &it.price);
+        let reads_bodies = prices.clone().any(Price::is_in_request_body);
         Some((
             pattern?,
             Arc::new(Route {
                 name: name.into(),
                 index,
                 action: action?,
-                demands: demands?,
+                reads_bodies,
+                reads_answers: prices.any(Price::is_in_response_body),
+                demands,
                 priority: value(&written.priority)?,
                 strip_prefix: strip_prefix?,
                 add_headers: add_headers?,
@@ -266,17 +271,18 @@ impl Builder<'_> {
             );
             return None;
         };
-        let policy = built.policy.clone()?;
-        if let Some(cost) = &a_use.cost
-            && cost.value.0 > policy.limits.rule.capacity()
-        {
-            self.too_costly(&policy.name, cost.value.0, &policy.limits.rule, cost.place);
-        }
-        let cost = a_use
-            .cost
-            .as_ref()
-            .map_or(built.cost, |cost| Cost::new(cost.value.0));
-        Some(Use { policy, cost })
+        let rule = built.policy.as_ref().map(|policy| &policy.limits.rule);
+        let price = match &a_use.cost {
+            Some(cost) => {
+                self.warn_of_free(cost);
+                self.price(built.name, rule, cost)
+            }
+            None => built.price.clone(),
+        };
+        Some(Use {
+            policy: built.policy.clone()?,
+            price: price?,
+        })
     }
 
     fn strip_prefix(&self, written: &Written) -> Option<Option<Arc<str>>> {

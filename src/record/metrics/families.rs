@@ -73,6 +73,7 @@ pub struct Families {
     pub(super) durations: HistogramVec,
     pub(super) decisions: IntCounterVec,
     pub(super) units: IntCounterVec,
+    pub(super) costs_missing: IntCounterVec,
     pub(super) near_limit: IntCounterVec,
     pub(super) penalties: IntCounterVec,
     pub(super) queue_waits: HistogramVec,
@@ -243,6 +244,11 @@ impl Families {
                 )?
                 .with_label_values::<&str>(&[]),
             units: make.counters("tollgate_policy_units_total", "Units charged.", &["policy"])?,
+            costs_missing: make.counters(
+                "tollgate_cost_missing_total",
+                "Requests whose cost nobody said, so that a default or what was reserved is taken.",
+                &["policy"],
+            )?,
             near_limit: make.counters(
                 "tollgate_policy_near_limit_total",
                 "Decisions after which at most a fifth is left.",
@@ -412,6 +418,7 @@ impl Families {
 
     pub(super) fn forget_policy(&self, name: &str) {
         let _ = self.units.remove_label_values(&[name]);
+        let _ = self.costs_missing.remove_label_values(&[name]);
         let _ = self.near_limit.remove_label_values(&[name]);
         let _ = self.penalties.remove_label_values(&[name]);
         let _ = self.queue_waits.remove_label_values(&[name]);

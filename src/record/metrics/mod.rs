@@ -75,6 +75,8 @@ pub struct PolicyMetrics {
     tiers: Vec<Arc<str>>,
     /// Units charged.
     pub units: IntCounter,
+    /// Requests whose cost nobody said.
+    pub cost_missing: IntCounter,
     /// Decisions that left at most a fifth.
     pub near_limit: IntCounter,
     /// Penalties that began.
@@ -228,6 +230,7 @@ impl PolicyMetrics {
             name: name.into(),
             tiers: tiers.collect(),
             units: families.units.with_label_values(&[name]),
+            cost_missing: families.costs_missing.with_label_values(&[name]),
             near_limit: families.near_limit.with_label_values(&[name]),
             penalties: families.penalties.with_label_values(&[name]),
             queue_wait: families.queue_waits.with_label_values(&[name]),

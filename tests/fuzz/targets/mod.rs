@@ -1,11 +1,13 @@
 //! What must hold of whatever comes in. The short run of these is `tests/model/fuzz.rs`, the long one `fuzz/`.
 
 mod config;
+mod cost;
 mod fields;
 mod forwarding;
 mod path;
 mod reply;
 mod snapshot;
+mod token;
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -19,13 +21,15 @@ use tollgate::decide::{
 pub(crate) type Target = (&'static str, fn(&[u8]));
 
 /// Every target.
-pub(crate) const ALL: [Target; 6] = [
+pub(crate) const ALL: [Target; 8] = [
     ("config", config::config),
+    ("cost", cost::cost),
     ("fields", fields::fields),
     ("forwarding", forwarding::forwarding),
     ("path", path::path),
     ("reply", reply::reply),
     ("snapshot", snapshot::snapshot),
+    ("token", token::token),
 ];
 
 /// Bytes to choose by; 0 once they are used up.
