@@ -735,8 +735,8 @@ fn of_concurrency_the_limit_is_a_number_and_the_lease_a_time_and_no_edit_of_them
         ("limit = 7\nlease = \"24h\"", 7, 86_400),
     ] {
         let policy = policy(fields);
-        let Rule::Concurrency(rule) = &policy.rule else {
-            panic!("{:?}", policy.rule)
+        let Rule::Concurrency(rule) = &policy.limits.rule else {
+            panic!("{:?}", policy.limits.rule)
         };
         assert_eq!(rule.limit().get(), limit, "{fields}");
         assert_eq!(rule.lease_us().get(), lease_s * 1_000_000, "{fields}");
