@@ -1,6 +1,7 @@
 //! What the shapes mean: references found, files read, types whose constructors prove what they promise.
 
 mod admin;
+mod allowed;
 mod answers;
 mod calendars;
 mod concurrency;
@@ -10,6 +11,7 @@ mod health;
 pub(super) mod identity;
 mod idle;
 mod lints;
+mod outcomes;
 mod path;
 mod pattern;
 mod plans;
@@ -21,6 +23,7 @@ mod store_url;
 mod tls;
 mod tokens;
 mod upstreams;
+mod usage;
 mod valkey;
 
 use std::cell::{OnceCell, RefCell};

@@ -5,32 +5,24 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ipnet::IpNet;
-
 use super::answers::DEFAULT;
 use super::calendars::Calendars;
-use super::identity::ReadKeys;
-use super::routes::uses_of;
+use super::usage::{given_back, uneven};
 use super::{Builder, by_name, non_zero, value};
-use crate::check::outcome::Statuses;
 use crate::check::{
-    Generation, KeySource, Limits, Mode, OnMissingKey, OnStoreFailure, Outcomes, Policy, Price,
-    Scope,
+    Generation, KeySource, Limits, Mode, OnMissingKey, OnStoreFailure, Policy, Price, Scope,
 };
-use crate::client::address::Prefixes;
 use crate::clock::micros;
 use crate::config::Store;
-use crate::config::collections::{List, Named};
+use crate::config::collections::Named;
 use crate::config::decode::At;
 use crate::config::error::{Code, Finding};
 use crate::config::file::{File, GlobalMode, Kind, Policy as Written, Reject};
-use crate::config::items::Count;
 use crate::config::key_source::is_unverified;
 use crate::config::moments::AnchorAt;
 use crate::config::source::Place;
 use crate::config::steps::Steps;
 use crate::config::values::{LeaseOf, LimitOf};
-use crate::config::wire::StatusItem;
 use crate::decide::{
     FixedWindow, LeakyBucket, Penalty, Rule, SlidingCounter, SlidingLog, TokenBucket, TooLarge,
 };
@@ -196,183 +188,6 @@ impl Builder<'_> {
         })
     }
 
-    /// A penalty beside what undoes it, or for people who did nothing.
-    fn check_penalty(&self, name: &str, written: &Written, key: &[KeySource]) {
-        let Some(penalty) = &written.penalty else {
-            return;
-        };
-        if let Some(lease) = &written.lease
-            && let LeaseOf::Units(_) = lease.value
-        {
-            self.error(
-                Code::E018,
-                lease.place,
-                format!("policy `{name}` has a `lease` and a `penalty`, which exclude each other"),
-                "take one out: units that a gateway took ahead would pass there whom another one denies",
-            );
-        }
-        let tells_nobody_apart = |source: &KeySource| {
-            matches!(
-                source,
-                KeySource::Global | KeySource::Method | KeySource::Host | KeySource::Route
-            )
-        };
-        if key.iter().all(tells_nobody_apart) {
-            self.findings.add(
-                Finding::new(
-                    Code::W223,
-                    penalty.place,
-                    format!("policy `{name}` counts all callers together: what one of them does shuts out everybody"),
-                )
-                .help("count by what tells callers apart, as key = \"ip\", or take the penalty out"),
-            );
-        }
-    }
-
-    /// Which answers count; an inner `None` for all of them.
-    fn outcomes(&self, name: &str, written: &Written) -> Option<Option<Outcomes>> {
-        let count = written.count.as_ref()?;
-        let Count::By(table) = &count.value else {
-            return Some(None);
-        };
-        let lists = [&table.status, &table.not_on, &table.reset_on];
-        let is_whole = |list: &&Option<At<List<StatusItem>>>| {
-            list.as_ref().is_none_or(|list| list.value.complete)
-        };
-        if !table.unread.is_empty() || !lists.iter().all(is_whole) {
-            return None;
-        }
-        let all = |list: &Option<At<List<StatusItem>>>| {
-            let items = list.iter().flat_map(|list| &list.value.items);
-            items.fold(Statuses::default(), |all, item| all.and(item.value.0))
-        };
-        let counted = match &table.status {
-            Some(_) => all(&table.status),
-            None => Statuses::ALL,
-        };
-        let (counted, resetting) = (counted.but(all(&table.not_on)), all(&table.reset_on));
-        if counted.is_empty() {
-            self.error(
-                Code::E048,
-                count.place,
-                format!("`count` of policy `{name}` counts no answer: it limits nothing"),
-                "write the statuses that count: count = { status = [401, 403] }",
-            );
-            return None;
-        }
-        if table.status.is_some() && counted.but(resetting) != counted {
-            self.error(
-                Code::E048,
-                count.place,
-                format!("`count` of policy `{name}` counts an answer and forgets all after it"),
-                "take the status out of `status`, or out of `reset_on`",
-            );
-            return None;
-        }
-        Some(Some(Outcomes { counted, resetting }))
-    }
-
-    /// Fields that mean something for some kinds only.
-    fn check_allowed(&self, name: &str, written: &Written) {
-        let Some(kind) = value(&written.kind) else {
-            return;
-        };
-        let place = |field: &'static str, place: Option<Place>, kinds: &'static [Kind]| {
-            place
-                .filter(|_| !kinds.contains(&kind))
-                .map(|place| (field, place, kinds))
-        };
-        let misplaced = [
-            place(
-                "count",
-                match &written.count {
-                    Some(At {
-                        value: Count::By(_),
-                        place,
-                    }) => Some(*place),
-                    _ => None,
-                },
-                &[
-                    Kind::FixedWindow,
-                    Kind::SlidingLog,
-                    Kind::SlidingCounter,
-                    Kind::TokenBucket,
-                    Kind::LeakyBucket,
-                ],
-            ),
-            place(
-                "burst",
-                written.burst.as_ref().map(|at| at.place),
-                &[Kind::TokenBucket, Kind::LeakyBucket],
-            ),
-            place(
-                "max_wait",
-                written.max_wait.as_ref().map(|at| at.place),
-                &[Kind::LeakyBucket],
-            ),
-            place(
-                "anchor",
-                written.anchor.as_ref().map(|at| at.place),
-                &[Kind::FixedWindow],
-            ),
-            place(
-                "penalty",
-                written.penalty.as_ref().map(|at| at.place),
-                &[
-                    Kind::FixedWindow,
-                    Kind::SlidingLog,
-                    Kind::SlidingCounter,
-                    Kind::TokenBucket,
-                    Kind::LeakyBucket,
-                ],
-            ),
-            place(
-                "strict",
-                written.strict.as_ref().map(|at| at.place),
-                &[Kind::SlidingCounter],
-            ),
-            place(
-                "lease",
-                written.lease.as_ref().map(|at| at.place),
-                &[
-                    Kind::FixedWindow,
-                    Kind::SlidingLog,
-                    Kind::SlidingCounter,
-                    Kind::TokenBucket,
-                    Kind::Concurrency,
-                ],
-            ),
-        ];
-        if let (Some(lease), Some(Scope::Local)) = (&written.lease, value(&written.store)) {
-            let why = if kind == Kind::Concurrency {
-                "what is in flight in a gateway that dies ends with it"
-            } else {
-                "what each gateway counts for itself it need not take ahead"
-            };
-            self.error(
-                Code::E030,
-                lease.place,
-                format!("`lease` means nothing for store = \"local\", in policy `{name}`"),
-                format!("take it out: {why}"),
-            );
-        }
-        for (field, place, kinds) in misplaced.into_iter().flatten() {
-            let kinds: Vec<&str> = kinds.iter().map(|kind| kind.as_str()).collect();
-            self.error(
-                Code::E030,
-                place,
-                format!(
-                    "`{field}` means nothing for kind \"{}\", in policy `{name}`",
-                    kind.as_str()
-                ),
-                format!(
-                    "take it out, or write kind = {}",
-                    crate::config::decode::quoted(&kinds)
-                ),
-            );
-        }
-    }
-
     fn reject_of(&self, common: &Common<'_>, written: &Written) -> Option<usize> {
         let reject = written.reject.as_ref()?;
         let position = common.rejects.iter().position(|name| *name == reject.value);
@@ -486,115 +301,6 @@ fn reject_names(file: &File) -> Vec<&str> {
     let written = by_name(file.rejects.as_ref());
     let others = written.into_keys().filter(|name| *name != DEFAULT);
     std::iter::once(DEFAULT).chain(others).collect()
-}
-
-/// The policies of which a request may be charged and given something back: since its answer may say that it cost less, or
-/// since it may be denied after all: beside those that each gateway counts apart, which
-/// are charged last, and on a cluster beside those that count others, who are charged at the same time.
-fn given_back<'f>(file: &'f File, store: Option<&Store>) -> BTreeSet<&'f str> {
-    let policies = by_name(file.policies.as_ref());
-    let is_cluster = store.is_some_and(Store::is_cluster);
-    let mut given_back = BTreeSet::new();
-    for (_, route) in by_name(file.routes.as_ref()).values() {
-        let items = || route.policies.iter().flat_map(|list| &list.value.items);
-        let names: Vec<&str> = items()
-            .flat_map(|item| uses_of(&item.value).0)
-            .map(|a_use| a_use.policy.value.as_str())
-            .collect();
-        let used = || names.iter().filter_map(|name| policies.get(name));
-        let beside_local = used().any(|(_, policy)| value(&policy.store) == Some(Scope::Local));
-        let key = |policy: &Written| -> Option<Vec<KeySource>> {
-            let sources = policy.key.as_ref()?.value.0.iter();
-            Some(sources.map(|source| source.value.clone()).collect())
-        };
-        let mut keys = used().map(|(_, policy)| key(policy));
-        let first = keys.next();
-        let of_several = keys.any(|key| Some(key) != first);
-        if beside_local || (is_cluster && of_several) {
-            given_back.extend(names);
-        }
-        // What its answer will say may be less than what was reserved for it.
-        for a_use in items().flat_map(|item| uses_of(&item.value).0) {
-            let name = a_use.policy.value.as_str();
-            let of_policy = policies
-                .get(name)
-                .and_then(|(_, policy)| policy.cost.as_ref());
-            let cost = a_use.cost.as_ref().or(of_policy);
-            if cost.is_some_and(|cost| cost.value.is_in_answer()) {
-                given_back.insert(name);
-            }
-        }
-    }
-    given_back
-}
-
-/// The policies whose key counts callers together that may have different limits: a tier's, an override's, or their own.
-fn uneven<'f>(file: &'f File, keys: Option<&'f ReadKeys>) -> BTreeSet<&'f str> {
-    let policies = by_name(file.policies.as_ref());
-    let sources = |name: &str| {
-        let key = policies
-            .get(name)
-            .and_then(|(_, policy)| policy.key.as_ref());
-        key.into_iter()
-            .flat_map(|key| &key.value.0)
-            .map(|at| &at.value)
-    };
-    let mut uneven = BTreeSet::new();
-    let tiers = by_name(file.tiers.as_ref());
-    let overrides = by_name(file.overrides.as_ref());
-    let of_identities = tiers.values().map(|(_, tier)| &tier.limits).chain(
-        overrides
-            .values()
-            .filter(|(_, written)| written.identity.is_some())
-            .map(|(_, written)| &written.limits),
-    );
-    let of_identities = of_identities.flatten().flat_map(|limits| &limits.value.0);
-    let of_identities = of_identities.map(|(name, _)| name.value.as_str());
-    for name in of_identities.chain(keys.into_iter().flat_map(ReadKeys::limited)) {
-        if !sources(name).any(|source| *source == KeySource::Identity) {
-            uneven.insert(name);
-        }
-    }
-    for (_, written) in overrides.values() {
-        let networks = written.ip.iter().flat_map(|list| &list.value.items);
-        let networks: Vec<&IpNet> = networks.map(|at| &at.value).collect();
-        for (name, _) in written.limits.iter().flat_map(|limits| &limits.value.0) {
-            let is_apart = |network: &&IpNet| {
-                sources(&name.value).any(|source| tells_apart(source, network, prefixes(file)))
-            };
-            if !networks.iter().all(is_apart) {
-                uneven.insert(name.value.as_str());
-            }
-        }
-    }
-    uneven
-}
-
-/// Whether nobody outside of the network is counted with somebody in it.
-fn tells_apart(source: &KeySource, network: &IpNet, prefixes: Prefixes) -> bool {
-    let counted = match (source, network) {
-        (KeySource::Ip, IpNet::V4(_)) => prefixes.ipv4,
-        (KeySource::IpPrefix(bits), IpNet::V4(_)) if *bits > 32 => prefixes.ipv4,
-        (KeySource::Ip, IpNet::V6(_)) => prefixes.ipv6,
-        (KeySource::IpPrefix(bits), _) => *bits,
-        _ => return false,
-    };
-    network.prefix_len() <= counted
-}
-
-/// How much of an address counts as one client.
-fn prefixes(file: &File) -> Prefixes {
-    let written = file.client_ip.as_ref().map(|at| &at.value);
-    let bits = |bits: u64, default| u8::try_from(bits).unwrap_or(default);
-    let default = Prefixes::default();
-    Prefixes {
-        ipv4: written
-            .and_then(|it| value(&it.ipv4_prefix))
-            .map_or(default.ipv4, |it| bits(it.0, default.ipv4)),
-        ipv6: written
-            .and_then(|it| value(&it.ipv6_prefix))
-            .map_or(default.ipv6, |it| bits(it.0, default.ipv6)),
-    }
 }
 
 /// Covers all that makes an old state meaningless, and nothing else: a new limit or burst keeps what was used.
