@@ -183,6 +183,24 @@ fn every_spelling_of_an_address_is_one_entity() {
     assert_ne!(ip("ip/48", "192.0.2.1"), ip("ip/48", "192.0.2.2"));
 }
 
+/// HAProxy's tables of strings keep 32 characters of a key.
+#[test]
+fn long_values_that_begin_alike_are_counted_apart() {
+    for length in [33, 64, 4_096] {
+        let of = |end: &str| {
+            let value = format!("{}{end}", "k".repeat(length - 1));
+            read(
+                &["header:x-key"],
+                "192.0.2.1",
+                &[("x-key", value.as_bytes())],
+                None,
+            )
+        };
+        assert_ne!(of("a").key, of("b").key, "{length}");
+        assert_eq!(of("a").key, of("a").key, "{length}");
+    }
+}
+
 #[test]
 fn bytes_that_are_no_text_are_counted_as_they_are() {
     let header = |value: &[u8]| read(&["header:a"], "192.0.2.1", &[("a", value)], None);
