@@ -15,6 +15,7 @@ pub mod tier;
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use cost::Price;
 pub use demand::{Demand, Demanded, Use, demand};
@@ -40,8 +41,9 @@ pub struct Policy {
     pub generation: Generation,
     /// Kind and numbers, where no plan puts others in their place.
     pub limits: Arc<Limits>,
-    /// Whether callers whom it counts together may have different limits.
-    pub uneven: bool,
+    /// Whether callers whom it counts together may have different limits. Keys that are read while the configuration lasts
+    /// may make it so.
+    pub uneven: Arc<AtomicBool>,
     /// What it counts by: one source, or several together.
     pub key: Box<[KeySource]>,
     /// What to do when a part of the key is missing.
@@ -69,6 +71,21 @@ pub struct Policy {
     pub reject: usize,
     /// Whether the answer's fields tell of it.
     pub advertise: bool,
+}
+
+impl Policy {
+    /// Whether callers whom it counts together may have different limits.
+    #[must_use]
+    pub fn is_uneven(&self) -> bool {
+        self.uneven.load(Ordering::Relaxed)
+    }
+
+    /// Some holder of a key has a limit of its own: whoever else is counted with it does not.
+    pub fn limits_a_holder(&self) {
+        if !self.key.contains(&KeySource::Identity) {
+            self.uneven.store(true, Ordering::Relaxed);
+        }
+    }
 }
 
 /// Eight hexadecimal digits over all that makes an old state meaningless: format, kind, window, key.

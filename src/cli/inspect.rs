@@ -185,6 +185,7 @@ impl Seen<'_> {
             "reset",
             match self.reset_after_us() {
                 0 => "nothing is used".to_owned(),
+                _ if rule.lends() => "as the requests end".to_owned(),
                 after => format!("nothing counts any more in {}", span(after)),
             },
         );
@@ -196,6 +197,9 @@ impl Seen<'_> {
             (Verdict::Allow, _) => "passes".to_owned(),
             (Verdict::Deny, Some(wait)) if is_punished => {
                 format!("is denied for {} more, by the penalty", span(wait))
+            }
+            (Verdict::Deny, Some(_)) if rule.lends() => {
+                "is denied until one of them ends".to_owned()
             }
             (Verdict::Deny, Some(wait)) => format!("is denied for {} more", span(wait)),
             (Verdict::Deny, None) => "never passes".to_owned(),

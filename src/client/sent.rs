@@ -10,8 +10,8 @@ use percent_encoding::percent_decode;
 
 use crate::request::RequestView;
 
-/// What a request sends under a name.
-#[derive(Clone, Debug, Eq, PartialEq)]
+/// What a request sends under a name. It may be a credential, and does not print.
+#[derive(Clone, Eq, PartialEq)]
 pub enum Sent<'a> {
     /// This value.
     Value(Cow<'a, [u8]>),
@@ -19,6 +19,16 @@ pub enum Sent<'a> {
     Missing,
     /// Several values that differ. Which of them the application believes is anyone's guess.
     Ambiguous,
+}
+
+impl fmt::Debug for Sent<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Value(_) => "Value(…)",
+            Self::Missing => "Missing",
+            Self::Ambiguous => "Ambiguous",
+        })
+    }
 }
 
 /// Where a credential is sent.

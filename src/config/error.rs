@@ -517,8 +517,9 @@ pub(crate) fn did_you_mean<'a>(
     found: &str,
     known: impl IntoIterator<Item = &'a str>,
 ) -> Option<&'a str> {
-    // A third of the letters may differ: `limti` is `limit`, `foo` is nothing.
-    let farthest = (found.chars().count() / 3).max(1);
+    // A third of the letters may differ: `limti` is `limit`, `foo` is nothing. Of one letter nothing can be said.
+    let letters = found.chars().count();
+    let farthest = if letters < 2 { 0 } else { (letters / 3).max(1) };
     known
         .into_iter()
         .map(|word| (strsim::damerau_levenshtein(found, word), word))

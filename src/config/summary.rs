@@ -31,7 +31,7 @@ pub fn summary(loaded: &Loaded) -> Option<String> {
     let store = match &config.store.kind {
         StoreKind::Local => "in this process".to_owned(),
         StoreKind::Valkey(settings) => format!(
-            "in Valkey at {}, shared by {} gateway{}",
+            "in Valkey at {}, shared by at least {} gateway{}",
             settings.address,
             config.store.instances,
             plural(config.store.instances.get().into())

@@ -91,15 +91,6 @@ impl Concurrency {
         }
     }
 
-    /// Takes so many units more, whatever the limit.
-    #[must_use]
-    pub(super) fn charge_late(kept: Option<State>, cost: Cost) -> State {
-        let in_flight = kept.map_or(0, |kept| kept.in_flight);
-        State {
-            in_flight: in_flight.saturating_add(cost.units()).min(USED_MAX),
-        }
-    }
-
     /// Gives back so many units; `None` if none is in flight any more.
     #[must_use]
     pub fn release(kept: State, cost: Cost) -> Option<State> {

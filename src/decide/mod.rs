@@ -400,7 +400,7 @@ impl Rule {
         };
         match spent.units().checked_sub(charge.cost.units()) {
             Some(0) => kept,
-            Some(more) => Some(self.charge_late(kept, Cost::new(more), now)),
+            Some(more) => self.charge_late(kept, Cost::new(more), now),
             None => {
                 let less = charge.cost.units().saturating_sub(spent.units());
                 let charge = Charge {
@@ -412,8 +412,8 @@ impl Rule {
         }
     }
 
-    fn charge_late(&self, kept: Option<State>, cost: Cost, now: Timestamp) -> State {
-        match self {
+    fn charge_late(&self, kept: Option<State>, cost: Cost, now: Timestamp) -> Option<State> {
+        Some(match self {
             Self::FixedWindow(rule) => {
                 let kept = kept.as_ref().and_then(State::as_fixed_window);
                 State::FixedWindow(rule.charge_late(kept, cost, now))
@@ -438,11 +438,9 @@ impl Rule {
                 let kept = kept.as_ref().and_then(State::as_bucket);
                 State::Bucket(rule.charge_late(kept, cost, now))
             }
-            Self::Concurrency(_) => {
-                let kept = kept.as_ref().and_then(State::as_concurrency);
-                State::Concurrency(Concurrency::charge_late(kept, cost))
-            }
-        }
+            // What is lent is given back, and never charged late.
+            Self::Concurrency(_) => return kept,
+        })
     }
 
     fn refund(&self, kept: State, charge: Charge, now: Timestamp) -> Option<State> {

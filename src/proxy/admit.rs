@@ -103,7 +103,7 @@ async fn decide<'g>(
     let identity = gateway.callers.identify(
         &view,
         ctx.client,
-        ctx.started_at_us / 1_000_000,
+        clock::wall_now_us() / 1_000_000,
         gateway.metrics.families(),
     );
     ctx.identity = identity.clone();
@@ -120,7 +120,7 @@ async fn decide<'g>(
         plans: &config.plans,
         granted: granted
             .as_ref()
-            .map(|it| (&it.granted, it.now(ctx.started))),
+            .map(|it| (&it.granted, it.now(clock::monotonic_now()))),
     };
     let secret = &config.store.key_secret;
     let mut demanded = demand(&matched.route.demands, &caller, body, secret, terms);

@@ -276,7 +276,7 @@ impl BackgroundService for Background {
         // An error means that nobody will tell us any more: as good as told.
         let _ = shutdown.wait_for(|stopping| *stopping).await;
         checks.abort();
-        drain(&gateway, &self.closed, &self.end).await;
+        drain(&self.current.get(), &self.closed, &self.end).await;
     }
 }
 

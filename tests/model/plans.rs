@@ -444,7 +444,7 @@ fn a_policy_whose_callers_may_differ_in_their_limits_knows_it() {
              [policies.p]\nkind = \"token-bucket\"\nlimit = \"10/s\"\nkey = {key}\non_missing_key = \"skip\"\n\
              [routes.r]\nmatch = {{ path = \"/*\" }}\nupstream = \"app\"\npolicies = [\"p\"]\n{plans}\n"
         );
-        config(&text).policies[0].uneven
+        config(&text).policies[0].is_uneven()
     };
     let tier = "[tiers.pro]\nlimits = { p = \"20/s\" }";
     let network = |ip: &str| format!("[overrides.o]\nip = [\"{ip}\"]\nlimits = {{ p = \"20/s\" }}");

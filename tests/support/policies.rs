@@ -19,7 +19,7 @@ pub(crate) fn policy(name: &str, rule: Rule) -> Policy {
         index: 0,
         generation: Generation(0x00c0_ffee),
         limits: limits(rule),
-        uneven: false,
+        uneven: Arc::default(),
         key: Box::new([KeySource::Ip]),
         on_missing_key: OnMissingKey::Skip,
         preflights: false,

@@ -103,8 +103,7 @@ impl RequestPrice {
     #[must_use]
     pub fn read(&self, request: RequestView<'_>, body: Body<'_>) -> Priced {
         if self.from.is_in_body() && body == Body::Unread {
-            let most = self.tariff.max.unwrap_or(self.default);
-            return priced(most.max(self.default), true);
+            return priced(self.unreadable(), true);
         }
         let mut said = Said {
             price: self,
@@ -125,29 +124,45 @@ impl RequestPrice {
             RequestSource::Json(pointer) => {
                 let mut walk = Walk::new();
                 let read = whole(body, TOKEN_MAX, || {
-                    walk.along(pointer, |scalar| said.units(self.of_scalar(scalar)))
+                    walk.along(pointer, |scalar| match scalar {
+                        Scalar::Text(token) | Scalar::Number(token) if !token.whole => {
+                            said.unreadable();
+                        }
+                        scalar => said.units(self.of_scalar(scalar)),
+                    })
                 });
-                said.missing |= read.is_err();
+                if read.is_err() {
+                    said.not_understood(body);
+                }
             }
             RequestSource::JsonArrayLength => {
                 let mut items = Items::default();
-                if whole(body, 0, || &mut items).is_ok() {
-                    said.units(items.count().map(|count| self.number(count)));
+                match whole(body, 0, || &mut items) {
+                    Ok(()) => said.units(items.count().map(|count| self.number(count))),
+                    Err(_) => said.not_understood(body),
                 }
             }
             RequestSource::GraphqlDepth => {
                 for document in queries(request.query.unwrap_or_default(), "query") {
-                    said.units(self.depth(&document));
+                    match self.depth(&document) {
+                        None => said.unreadable(),
+                        depth => said.units(depth),
+                    }
                 }
                 let mut documents = Documents::new(self);
                 match whole(body, BODY_MAX, || &mut documents) {
+                    Ok(()) if documents.unreadable => said.unreadable(),
                     Ok(()) => said.units(documents.sum()),
-                    Err(_) if body == Body::None => {}
-                    Err(_) => said.units(None),
+                    Err(_) => said.not_understood(body),
                 }
             }
         }
         said.priced()
+    }
+
+    /// What is there and cannot be read costs the most: an upstream may read more than we do.
+    fn unreadable(&self) -> u64 {
+        self.tariff.max.unwrap_or(self.default).max(self.default)
     }
 
     fn of_scalar(&self, scalar: Scalar<'_>) -> Option<u64> {
@@ -188,6 +203,20 @@ impl Said<'_> {
     fn units(&mut self, units: Option<u64>) {
         self.missing |= units.is_none();
         self.most = self.most.max(Some(units.unwrap_or(self.price.default)));
+    }
+
+    /// Something is there that cannot be read.
+    fn unreadable(&mut self) {
+        self.missing = true;
+        self.most = self.most.max(Some(self.price.unreadable()));
+    }
+
+    /// The body is no JSON that we understand: none at all says nothing.
+    fn not_understood(&mut self, body: Body<'_>) {
+        match body {
+            Body::None => self.missing = true,
+            _ => self.unreadable(),
+        }
     }
 
     fn priced(self) -> Priced {
@@ -294,8 +323,10 @@ struct Documents<'p> {
     /// The deepest document of the object that is open.
     here: Option<u64>,
     sum: Option<u64>,
-    /// Whether an object has none, or one that cannot be followed.
+    /// Whether an object has none.
     missing: bool,
+    /// Whether one of them cannot be followed.
+    unreadable: bool,
 }
 
 impl<'p> Documents<'p> {
@@ -308,6 +339,7 @@ impl<'p> Documents<'p> {
             here: None,
             sum: None,
             missing: false,
+            unreadable: false,
         }
     }
 
@@ -348,7 +380,7 @@ impl See for Documents<'_> {
     fn scalar(&mut self, scalar: Scalar<'_>) {
         if let (true, true, Scalar::Text(token)) = (self.is_query, self.is_in_request(), scalar) {
             let depth = self.price.depth(token.bytes).filter(|_| token.whole);
-            self.missing |= depth.is_none();
+            self.unreadable |= depth.is_none();
             self.here = self.here.max(depth);
         }
         self.is_query = false;

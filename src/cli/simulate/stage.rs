@@ -199,7 +199,7 @@ fn policy(rule: Rule) -> Policy {
         index: 0,
         generation: Generation(1),
         limits: Arc::new(Limits::new(rule, NonZeroU32::MIN)),
-        uneven: false,
+        uneven: Arc::default(),
         key: Box::new([KeySource::Global]),
         on_missing_key: OnMissingKey::Skip,
         preflights: false,

@@ -13,12 +13,10 @@ use crate::config::source::Place;
 use crate::config::units::{Rate, duration_text};
 use crate::config::values::{LeaseOf, LimitOf, say_for_how_long};
 use crate::decide::{Concurrency, Rule};
+use crate::store::valkey::slots::RENEWALS;
 
 /// How long what a dead gateway holds still counts, where a policy does not say.
 const LEASE: Duration = Duration::from_secs(60);
-
-/// What is held is said so often in a lease.
-const RENEWALS: u32 = 3;
 
 impl Builder<'_> {
     /// The limit of a kind that has a window.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use super::answers::DEFAULT;
@@ -163,7 +164,7 @@ impl Builder<'_> {
             index: common.index,
             generation: generation(&rule, written, &sources),
             limits: Arc::new(Limits::new(rule, common.instances)),
-            uneven: common.uneven.contains(common.name),
+            uneven: Arc::new(AtomicBool::new(common.uneven.contains(common.name))),
             key: sources,
             // Where the key cannot be missing, nobody asks; routes see to it where it can.
             on_missing_key: value(&written.on_missing_key).unwrap_or(OnMissingKey::Skip),

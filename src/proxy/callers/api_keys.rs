@@ -79,6 +79,15 @@ impl KeyRing {
                 };
                 info!(%file, keys = keys.len(), "API keys taken");
                 families.keys_in_force(Proven::ByApiKey, keys.len());
+                for policy in &gateway.config.policies {
+                    let has_own = |holder: &Arc<Identity>| {
+                        let mut limits = holder.limits.iter();
+                        limits.any(|(name, _)| *name == policy.name)
+                    };
+                    if keys.holders().any(has_own) {
+                        policy.limits_a_holder();
+                    }
+                }
                 self.keys.store(Arc::new(keys));
             },
         );

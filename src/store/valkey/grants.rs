@@ -163,7 +163,8 @@ impl Grants {
         look.cmd("HGET").arg(&self.key).arg("version");
         let ((seconds, of_second), count, version): ((u64, u64), usize, Option<String>) =
             look.query_async(&mut connection).await?;
-        let now = Timestamp::from_micros(seconds.saturating_mul(1_000_000) + of_second);
+        let now =
+            Timestamp::from_micros(seconds.saturating_mul(1_000_000).saturating_add(of_second));
         let is_known = {
             let known = self.known();
             let is_recent = known

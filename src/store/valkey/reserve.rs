@@ -306,7 +306,7 @@ impl ValkeyStore {
 /// bucket owes where somebody of another limit, who earns faster, is counted in it too.
 fn is_remembered(check: &Check<'_>) -> bool {
     let policy = check.policy;
-    !(policy.given_back || (policy.uneven && check.rule.is_bucket()))
+    !(policy.given_back || (policy.is_uneven() && check.rule.is_bucket()))
 }
 
 /// What charges came to that were settled.

@@ -8,7 +8,7 @@ use crate::check::EntityKey;
 use crate::decide::Concurrency;
 
 /// What is held is said this often in a lease.
-const RENEWALS: u32 = 3;
+pub const RENEWALS: u32 = 3;
 
 /// What is held of one key, and known of it.
 #[derive(Debug)]

@@ -23,6 +23,7 @@ use tokio::sync::Notify;
 use super::key::key;
 use crate::check::{Check, EntityKey};
 use crate::decide::{Concurrency, Decision, Rule, concurrency};
+pub use held::RENEWALS;
 use held::{Asked, Held};
 
 /// How many shards there are, a lock each.
