@@ -84,7 +84,7 @@ pub fn demand<'a>(
     secret: &KeySecret,
     terms: Terms<'a>,
 ) -> Demanded<'a> {
-    let is_preflight = caller.request.is_preflight();
+    let is_preflight = is_preflight(caller);
     let counts = |u: &Use| !is_preflight || u.policy.preflights;
     let mut demanded = Demanded::default();
     let standing = terms.of(Who {
@@ -121,6 +121,11 @@ pub fn demand<'a>(
     demanded
 }
 
+/// Who shows who he is asks for more than a browser does before it asks.
+fn is_preflight(caller: &Caller<'_>) -> bool {
+    caller.request.is_preflight() && caller.identity.id.is_none()
+}
+
 fn is_on(place: &Use) -> bool {
     place.policy.mode != Mode::Off
 }
@@ -134,7 +139,7 @@ impl<'a> Demanded<'a> {
         caller: &Caller<'_>,
         body: Body<'_>,
     ) {
-        let is_preflight = caller.request.is_preflight();
+        let is_preflight = is_preflight(caller);
         let policy: &'a Policy = &place.policy;
         let shadow = policy.mode == Mode::Shadow;
         match policy.on_missing_key {

@@ -95,16 +95,6 @@ fn read() -> io::Result<Vec<u8>> {
     if line.len() as u64 == LENGTH_MAX {
         return Err(io::Error::other("the key is longer than 8 KiB"));
     }
-    let mut rest = Vec::new();
-    // Who types is not asked to end the input.
-    if !input.is_terminal() {
-        input.take(LENGTH_MAX).read_to_end(&mut rest)?;
-    }
-    if !rest.trim_ascii().is_empty() {
-        return Err(io::Error::other(
-            "more than one line on standard input; hash one key at a time",
-        ));
-    }
     if key.len() < LENGTH_MIN {
         eprintln!(
             "warning: a key of {} characters can be guessed from its hash; --generate makes a good one",

@@ -85,13 +85,14 @@ pub(super) fn run(args: &Args) -> ExitCode {
 /// Logs from here on, by a thread of its own: a reader of standard error that does not read loses lines, and holds up
 /// nothing. What is dropped last writes the lines that are left.
 ///
-/// Pingora writes a line for each hostile connection; those lines are not for the operator.
+/// Pingora and rustls write a line for each hostile connection; those lines are not for the operator.
 fn log_to_stderr(logs: &Logs) -> WorkerGuard {
     let (stderr, writer) = tracing_appender::non_blocking(std::io::stderr());
     let targets = Targets::new()
         .with_default(logs.level)
         .with_target("pingora_core", logs.level.min(LevelFilter::WARN))
-        .with_target("pingora_proxy", LevelFilter::OFF);
+        .with_target("pingora_proxy", LevelFilter::OFF)
+        .with_target("rustls", LevelFilter::OFF);
     let layer = fmt::layer()
         .with_writer(stderr)
         .with_ansi(std::io::stderr().is_terminal());

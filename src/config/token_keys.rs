@@ -36,9 +36,15 @@ pub fn read_token_keys(path: &Path, kind: TokenFile) -> (Result<KeySet, NoKeys>,
         let keys = match kind {
             TokenFile::Jwks => KeySet::of_jwks(&bytes),
             // A file that was written by hand ends with a line break, which is not of the secret.
-            TokenFile::Secret => KeySet::of_secret(bytes.trim_ascii_end()),
+            TokenFile::Secret => KeySet::of_secret(without_line_end(&bytes)),
         };
         Ok(keys?)
     });
     (keys, seen)
+}
+
+/// A secret may be any bytes; an editor ends the file with a line break.
+fn without_line_end(bytes: &[u8]) -> &[u8] {
+    let bytes = bytes.strip_suffix(b"\n").unwrap_or(bytes);
+    bytes.strip_suffix(b"\r").unwrap_or(bytes)
 }

@@ -15,9 +15,10 @@ use tracing::warn;
 use super::context::Context;
 use super::gateway::Gateway;
 use crate::answer;
-use crate::client::{self, forwarded};
+use crate::check::KeySource;
+use crate::client::forwarded;
 use crate::clock::monotonic_now;
-use crate::config::{Action, Upstream};
+use crate::config::{Action, Config, Upstream};
 use crate::record::metrics::CodeClass;
 use crate::route::path;
 
@@ -124,7 +125,7 @@ pub fn request_head(
         // Nobody reads a cost in what is compressed.
         forwarded_head.remove_header(&ACCEPT_ENCODING);
     }
-    drop_look_alikes(forwarded_head, &ctx.gateway.config.client_ip);
+    drop_look_alikes(forwarded_head, &ctx.gateway.config);
     forwarded_head.insert_header(X_REQUEST_ID.as_str(), ctx.request_id.clone())?;
     if let Some(host) =
         upstream(&ctx.gateway, ctx).and_then(|(_, upstream)| upstream.host_header.as_ref())
@@ -138,9 +139,14 @@ pub fn request_head(
     Ok(())
 }
 
-/// Takes away what an application behind CGI or WSGI could not tell from the fields that say who calls: there an
-/// underscore is a hyphen.
-fn drop_look_alikes(head: &mut RequestHeader, settings: &client::Settings) {
+/// Takes away what an application behind CGI or WSGI could not tell from the fields that say who calls, or that policies
+/// count by: there an underscore is a hyphen.
+fn drop_look_alikes(head: &mut RequestHeader, config: &Config) {
+    let counts_by = |read: &str| {
+        let mut sources = config.policies.iter().flat_map(|policy| &policy.key);
+        sources.any(|source| matches!(source, KeySource::Header(name) if name.as_str() == read))
+    };
+    let settings = &config.client_ip;
     let look_alikes: Vec<_> = head
         .headers
         .keys()
@@ -148,7 +154,9 @@ fn drop_look_alikes(head: &mut RequestHeader, settings: &client::Settings) {
         .filter(|name| {
             let read = name.as_str().replace('_', "-");
             let tier = settings.tier_header.as_ref();
-            TOLD_BY_US.contains(&read.as_str()) || tier.is_some_and(|tier| tier.as_str() == read)
+            TOLD_BY_US.contains(&read.as_str())
+                || tier.is_some_and(|tier| tier.as_str() == read)
+                || counts_by(&read)
         })
         .cloned()
         .collect();
@@ -330,6 +338,8 @@ pub fn status_of(error: &Error) -> Option<StatusCode> {
             Some(StatusCode::BAD_GATEWAY)
         }
         (error, _) if is_tls(error) => Some(StatusCode::BAD_GATEWAY),
+        // The route's time is over.
+        (ErrorType::ReadTimedout, _) => Some(StatusCode::GATEWAY_TIMEOUT),
         _ => Some(StatusCode::INTERNAL_SERVER_ERROR),
     }
 }
@@ -353,5 +363,5 @@ pub fn ip_of(address: Option<&pingora::protocols::l4::socket::SocketAddr>) -> Op
     address
         .and_then(|address| address.as_inet())
         .map(SocketAddr::ip)
-        .map(client::address::canonical)
+        .map(crate::client::address::canonical)
 }

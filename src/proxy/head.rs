@@ -117,6 +117,10 @@ fn is_misspelt(method: &http::Method) -> bool {
 /// Whether the target is one that a proxy is sent: a path; `*` of OPTIONS; or a whole URI, whose authority is then
 /// the Host field's (Pingora refuses another) and is not believed without one.
 fn is_target(head: &request::Parts, raw_target: &[u8]) -> bool {
+    // Where a space is, somebody may read the end of the target.
+    if raw_target.contains(&b' ') {
+        return false;
+    }
     if raw_target == b"*" {
         return head.method == http::Method::OPTIONS;
     }

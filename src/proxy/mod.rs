@@ -261,7 +261,10 @@ impl ProxyHttp for Proxy {
         {
             session.set_keepalive(None);
             let head = session.req_header().as_ref().clone();
-            settle::by_head(ctx, status, None).await;
+            // What a client spoils once its request was handed on is no answer to that: it stays charged.
+            if !(status.is_client_error() && ctx.settling.is_handed_on()) {
+                settle::by_head(ctx, status, None).await;
+            }
             let answer = admit::failed(&Arc::clone(&ctx.gateway), &head, ctx, status);
             // Who cannot be told is gone.
             let _ = respond::send(session, answer).await;

@@ -206,6 +206,12 @@ impl Settling {
         taken
     }
 
+    /// Whether the request was handed on.
+    #[must_use]
+    pub const fn is_handed_on(&self) -> bool {
+        self.handed_on
+    }
+
     /// The request is handed on: from now on it may do something.
     pub const fn hand_on(&mut self) {
         self.handed_on = true;

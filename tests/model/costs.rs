@@ -122,6 +122,9 @@ fn a_cost_may_be_listed_by_value() {
 fn a_cost_in_a_body_is_read_where_it_stands() {
     let tokens = price(json_at("/max_tokens"));
     let long = format!("{{\"x\":\"{}\",\"max_tokens\":5}}", "y".repeat(60_000));
+    let (open, close) = ("[".repeat(128), "]".repeat(128));
+    let nested = format!("{{\"x\":{open}{close},\"max_tokens\":5}}");
+    let endless = format!("{{\"max_tokens\":10.{}}}", "0".repeat(300));
     for (body, expected) in [
         (r#"{"max_tokens":5}"#, (5, false)),
         (r#"{"max_tokens":3.0}"#, (3, false)),
@@ -138,9 +141,13 @@ fn a_cost_in_a_body_is_read_where_it_stands() {
         (r#"{"max_tokens":[5]}"#, (7, true)),
         (r#"{"a":{"max_tokens":5}}"#, (7, true)),
         (r#"[{"max_tokens":5}]"#, (7, true)),
-        (r#"{"max_tokens":9}{"#, (9, true)),
-        (r#"{"max_tokens":5"#, (7, true)),
-        (r#"{"max_tokens":5}"x"#, (7, true)),
+        // What cannot be read an upstream may read.
+        (r#"{"max_tokens":9}{"#, (1000, true)),
+        (r#"{"max_tokens":5"#, (1000, true)),
+        (r#"{"max_tokens":5}"x"#, (1000, true)),
+        (r#"{"x":NaN,"max_tokens":10}"#, (1000, true)),
+        (&nested, (1000, true)),
+        (&endless, (1000, true)),
         ("", (7, true)),
         ("5", (7, true)),
         // Whichever the application believes.
@@ -170,8 +177,8 @@ fn a_batch_costs_as_many_as_it_has_items() {
         ("{}", (1, false)),
         (r#"{"a":[1,2,3]}"#, (1, false)),
         (&many, (1000, false)),
-        ("[1,2", (7, true)),
-        ("[1,]", (7, true)),
+        ("[1,2", (1000, true)),
+        ("[1,]", (1000, true)),
         ("3", (7, true)),
         ("\"[1,2]\"", (7, true)),
         ("", (7, true)),
@@ -185,6 +192,7 @@ fn a_batch_costs_as_many_as_it_has_items() {
 fn a_graphql_document_costs_as_much_as_it_is_deep() {
     let depth = price(RequestSource::GraphqlDepth);
     let deep = "{ a { b { c } } }";
+    let too_deep = format!("{}{}", "{a".repeat(501), "}".repeat(501));
     for (query, body, expected) in [
         ("", json!({ "query": deep }), (3, false)),
         (
@@ -199,13 +207,14 @@ fn a_graphql_document_costs_as_much_as_it_is_deep() {
         ),
         ("", json!({ "operationName": "x" }), (7, true)),
         ("", json!([{ "query": "{ a }" }, {}]), (8, false)),
-        ("", json!({ "query": "{ a" }), (7, true)),
+        ("", json!({ "query": "{ a" }), (1000, true)),
+        ("", json!({ "query": too_deep }), (1000, true)),
         ("", json!({ "query": 5 }), (7, true)),
         ("", json!([]), (7, true)),
         ("", json!([[{ "query": deep }]]), (7, true)),
         ("query=%7Ba%7Bb%7D%7D", Value::Null, (7, true)),
         ("query=%7Ba%7Bb%7D%7D", json!({ "query": deep }), (3, false)),
-        ("query=%7Ba%7B", json!({ "query": deep }), (7, true)),
+        ("query=%7Ba%7B", json!({ "query": deep }), (1000, true)),
     ] {
         let body = body.to_string();
         let found = read(&depth, &[], query, Body::Json(body.as_bytes()));

@@ -405,6 +405,20 @@ fn a_preflight_is_asked_of_those_only_that_count_them_and_lacks_no_key() {
     let [checks, _, skipped, _] = demanded_of("OPTIONS", &demands, &with_key);
     assert_eq!(checks, ["edge", "deny", "empty", "second"]);
     assert_eq!(skipped, none);
+    // What shows credentials, brings a body or asks for nothing is a request like any other.
+    for line in [
+        ("authorization", b"Bearer x".as_slice()),
+        ("cookie", b"a=b"),
+        ("content-length", b"9"),
+        ("transfer-encoding", b"chunked"),
+        ("origin", b"https://another.example"),
+    ] {
+        let lines = [PREFLIGHT[0], PREFLIGHT[1], line];
+        let [_, uncounted, ..] = demanded_of("OPTIONS", &demands, &lines);
+        assert_eq!(uncounted, none, "{}", line.0);
+    }
+    let empty = [("origin", b"".as_slice()), PREFLIGHT[1]];
+    assert_eq!(demanded_of("OPTIONS", &demands, &empty)[1], none);
     let ordinary = [
         vec!["edge", "quota", "empty", "first", "neither"],
         none.to_vec(),

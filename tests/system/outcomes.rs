@@ -220,3 +220,35 @@ fn who_leaves_before_the_answer_stays_charged_and_who_is_not_handed_on_does_not(
     gateways[0].await_metric("tollgate_policy_units_total{policy=\"failures\"}", 5.0);
     assert_eq!(try_in(gateways[1].address, "a", 200), 429);
 }
+
+/// The upstream decides by the head, and the client spoils what follows: its own fault is no answer to what it asked.
+#[test]
+fn a_body_that_is_spoilt_once_the_upstream_has_the_head_is_charged() {
+    let (valkey, origin) = (Valkey::start(), Origin::start());
+    let gateways = two(&config(
+        &valkey,
+        origin.address,
+        "sliding-log",
+        "{ status = [401] }",
+    ));
+    let limited = |gateway: &Gateway| {
+        let head = "POST /slow/60000 HTTP/1.1\r\nHost: api\r\nx-user: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n";
+        let mut connection = Connection::open(gateway.address);
+        connection.send(head).unwrap();
+        // It is under way, or denied.
+        let mut asked = 0.0;
+        for _ in 0..4_000 {
+            asked = gateway.metric("tollgate_http_in_flight_requests");
+            if asked > 0.0 || connection.is_readable_within(std::time::Duration::from_millis(10)) {
+                break;
+            }
+        }
+        assert!(asked > 0.0 || connection.is_readable_within(std::time::Duration::from_millis(10)));
+        let _ = connection.send("ZZ\r\n");
+        let status = connection.receive(false).map_or(0, |answer| answer.status);
+        gateway.await_metric("tollgate_http_in_flight_requests", 0.0);
+        status == 429
+    };
+    let told: Vec<_> = (0..8).map(|round| limited(&gateways[round % 2])).collect();
+    assert_eq!(told, [false, false, false, false, false, true, true, true]);
+}

@@ -2,6 +2,8 @@
 
 use std::io::{BufRead, Write};
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::support::gateway::Gateway;
 use crate::support::origin::Origin;
@@ -56,8 +58,11 @@ fn a_server_with_a_certificate_of_the_authority_gets_requests() {
 
 #[test]
 fn one_connection_serves_request_after_request() {
-    // One connection is all that there is.
-    let upstream = raw::server(1, |mut asked: Asked| {
+    const REQUESTS: usize = 20;
+    let connections = Arc::new(AtomicUsize::new(0));
+    let opened = Arc::clone(&connections);
+    let upstream = raw::server(REQUESTS, move |mut asked: Asked| {
+        opened.fetch_add(1, Ordering::SeqCst);
         loop {
             let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
             asked.stream.get_mut().write_all(answer)?;
@@ -77,9 +82,12 @@ fn one_connection_serves_request_after_request() {
         &server.to_string(),
         &believes(&authority, ""),
     )]));
-    for _ in 0..5 {
+    for _ in 0..REQUESTS {
         assert_eq!(gateway.get("/app/").status, 200);
     }
+    // One that is not back in time is not waited for.
+    let opened = connections.load(Ordering::SeqCst);
+    assert!(opened < REQUESTS / 2, "{opened} connections");
 }
 
 #[test]

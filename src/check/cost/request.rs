@@ -153,7 +153,9 @@ impl RequestPrice {
                 match whole(body, BODY_MAX, || &mut documents) {
                     Ok(()) if documents.unreadable => said.unreadable(),
                     Ok(()) => said.units(documents.sum()),
-                    Err(_) => said.not_understood(body),
+                    // It may stand in the query alone.
+                    Err(_) if matches!(body, Body::None | Body::Json([])) => {}
+                    Err(_) => said.unreadable(),
                 }
             }
         }
@@ -214,7 +216,7 @@ impl Said<'_> {
     /// The body is no JSON that we understand: none at all says nothing.
     fn not_understood(&mut self, body: Body<'_>) {
         match body {
-            Body::None => self.missing = true,
+            Body::None | Body::Json([]) => self.missing = true,
             _ => self.unreadable(),
         }
     }

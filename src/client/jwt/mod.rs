@@ -17,7 +17,7 @@ pub use keys::{Algorithm, BadKeys, KeySet};
 pub const LENGTH_MAX: usize = 8192;
 
 /// The most keys that a token is tried with. One that names no key may be signed by any.
-const TRIED_MAX: usize = 4;
+const TRIED_MAX: usize = 16;
 
 /// What a token has to say besides being signed.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
