@@ -56,8 +56,8 @@ if token_buckets + leaky_buckets > 0 then
   if settles then
     -- Gives back what `charged` took, but for what has been refilled since.
     --
-    -- Some of that would have been refilled without it, too, or all. But nobody knows what the bucket would have come to
-    -- without others that were given back, and to give back too much is to let more pass than the limit.
+    -- Some of that would have been refilled without it, too, or all. But nobody knows what the bucket would have come
+    -- to without others that were given back, and to give back too much is to let more pass than the limit.
     function give_back(meter, kept, charged, now)
       if not kept or #kept ~= 20 then return nil end
       local debt, stamp = owed(meter, kept, now)

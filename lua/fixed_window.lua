@@ -4,8 +4,8 @@
 -- numbers  limit (units, 7 bytes), window (µs, 7), what the windows are aligned to: an entity's first request (0), the
 --          epoch (1), or a calendar (2), and then four of its edges around now (s since the epoch, 4 bytes each)
 --
--- Which edges those are a gateway's clock says; which of them now is between, only the server's. They are enough as long
--- as the two clocks are no further apart than a window is long.
+-- Which edges those are a gateway's clock says; which of them now is between, only the server's. They are enough as
+-- long as the two clocks are no further apart than a window is long.
 if fixed_windows > 0 then
   -- How a window is written whose count takes so many bytes.
   local function format_of(width)

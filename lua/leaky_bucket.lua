@@ -34,8 +34,8 @@ if leaky_buckets > 0 then
 
   local refund
   if settles then
-    -- Gives back what `charged` took, if nobody has come after it, so that the queue still ends where it ended then: the
-    -- turns of those who wait stand.
+    -- Gives back what `charged` took, if nobody has come after it, so that the queue still ends where it ended then:
+    -- the turns of those who wait stand.
     function refund(meter, kept, charged, now)
       local debt, stamp = owed(meter, kept, now)
       local drained = now + micros_to_earn(meter, debt, stamp, now)

@@ -31,8 +31,8 @@ if penalty_count > 0 then
     return left > 0 and left or nil
   end
 
-  -- Whether the check is denied, where its kind has decided so of `cost`: what to keep of the penalty and for how long it
-  -- means something (µs), whether what the kind charges stands, and the answer.
+  -- Whether the check is denied, where its kind has decided so of `cost`: what to keep of the penalty and for how long
+  -- it means something (µs), whether what the kind charges stands, and the answer.
   function weigh(steps, kept, begins, now, cost, rule, state, allowed, remaining, retry_after, reset_after, delay)
     local ends, step = read(kept)
     local left = left_of(steps, ends, step, now)

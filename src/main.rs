@@ -4,8 +4,8 @@ use std::process::ExitCode;
 
 use tikv_jemallocator::Jemalloc;
 
-/// A request takes about a tenth fewer instructions with it than with the system's, and what a crowd took goes back some
-/// seconds after it is gone.
+/// A request takes about a tenth fewer instructions with it than with the system's, and what a crowd took goes back
+/// some seconds after it is gone.
 #[global_allocator]
 static ALLOCATOR: Jemalloc = Jemalloc;
 

@@ -21,8 +21,8 @@ pub struct RequestView<'a> {
 }
 
 impl RequestView<'_> {
-    /// Whether a browser asks with this if it may send another request (the Fetch standard's CORS preflight). That carries
-    /// neither credentials nor a body: whatever does is a request like others.
+    /// Whether a browser asks with this if it may send another request (the Fetch standard's CORS preflight). That
+    /// carries neither credentials nor a body: whatever does is a request like others.
     #[must_use]
     pub fn is_preflight(&self) -> bool {
         self.method == "OPTIONS"

@@ -308,8 +308,8 @@ fn sent_name<'a>(item: &Item<'a>, rename: Option<Rename<'_>>) -> std::borrow::Co
     }
 }
 
-/// Puts the legacy triple, which tells of the most constrained policy of requests per window, or does nothing if there is
-/// none.
+/// Puts the legacy triple, which tells of the most constrained policy of requests per window, or does nothing if there
+/// is none.
 pub(super) fn put_legacy(
     settings: &Settings,
     items: &[Item<'_>],

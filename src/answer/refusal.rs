@@ -151,8 +151,8 @@ fn denial(
     answer
 }
 
-/// Every refusal that is not the quota's: no quota is claimed, and the status says what there is to say, but where there
-/// is a problem type for it.
+/// Every refusal that is not the quota's: no quota is claimed, and the status says what there is to say, but where
+/// there is a problem type for it.
 fn plain(
     settings: &Settings,
     rejects: &[Reject],

@@ -41,8 +41,8 @@ pub struct Policy {
     pub generation: Generation,
     /// Kind and numbers, where no plan puts others in their place.
     pub limits: Arc<Limits>,
-    /// Whether callers whom it counts together may have different limits. Keys that are read while the configuration lasts
-    /// may make it so.
+    /// Whether callers whom it counts together may have different limits. Keys that are read while the configuration
+    /// lasts may make it so.
     pub uneven: Arc<AtomicBool>,
     /// What it counts by: one source, or several together.
     pub key: Box<[KeySource]>,
@@ -60,8 +60,8 @@ pub struct Policy {
     pub lease: Option<NonZeroU64>,
     /// Which answers it counts; all if it does not ask.
     pub outcomes: Option<Outcomes>,
-    /// Whether what a request was charged may be given back: since it is denied after all, or once it is known what it was
-    /// worth.
+    /// Whether what a request was charged may be given back: since it is denied after all, or once it is known what it
+    /// was worth.
     pub given_back: bool,
     /// Whether it denies.
     pub mode: Mode,

@@ -110,7 +110,8 @@ pub struct Standing<'a> {
 }
 
 impl Plans {
-    /// Whether the policy at this position has other limits for some, but for what keys have of their own, or does not apply to some whom others do apply to.
+    /// Whether the policy at this position has other limits for some, but for what keys have of their own, or does not
+    /// apply to some whom others do apply to.
     #[must_use]
     pub fn speak_of(&self, policy: usize) -> bool {
         let changes = self.tiers.values().chain(self.overrides.values());

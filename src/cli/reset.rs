@@ -5,7 +5,8 @@ use std::process::ExitCode;
 
 use super::whom::{self, Stop};
 
-/// Forgets what a caller has used under a policy, and its penalty: its next request finds nothing used, on every gateway within a second.
+/// Forgets what a caller has used under a policy, and its penalty: its next request finds nothing used, on every
+/// gateway within a second.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]

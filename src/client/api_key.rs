@@ -9,7 +9,8 @@ use hashbrown::HashTable;
 use ring::digest;
 
 /// SHA-256 of an API key. That is enough for a key of at least 128 random bits, and for no other: whoever sees the hash
-/// can try the likely ones. So it does not print, and two of them take as long to compare wherever they begin to differ.
+/// can try the likely ones. So it does not print, and two of them take as long to compare wherever they begin to
+/// differ.
 #[derive(Clone, Copy)]
 pub struct KeyHash([u8; 32]);
 

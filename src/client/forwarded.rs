@@ -197,8 +197,8 @@ impl IntoIterator for Outgoing {
 /// The forwarding fields for the upstream. A field that is not named in the answer stays as it came.
 ///
 /// What an untrusted peer claims is replaced: `X-Forwarded-For`, `-Proto` and `-Host` say what we saw, `Forwarded` and
-/// the configured headers of one address and of a tier are removed. A trusted peer's word is kept and the peer appended to it.
-/// `X-Real-IP` always names the client that limits count.
+/// the configured headers of one address and of a tier are removed. A trusted peer's word is kept and the peer appended
+/// to it. `X-Real-IP` always names the client that limits count.
 ///
 /// `host` is the request's, as sent; `tls` tells whether the client came to us over TLS.
 #[must_use]

@@ -188,8 +188,8 @@ codes! {
     W218,
     /// An exemption of everybody.
     W219,
-    /// Load shedding that never happens: a priority without it, more in flight than can be, or a target that no upstream is
-    /// given the time to miss.
+    /// Load shedding that never happens: a priority without it, more in flight than can be, or a target that no
+    /// upstream is given the time to miss.
     W220,
     /// A route is limited only by what clients claim that their requests cost.
     W221,

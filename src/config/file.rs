@@ -206,8 +206,8 @@ table! {
     Store {
         /// In this process, or in Valkey for several gateways together.
         kind: StoreWord = "\"local\"";
-        /// Where Valkey is: valkey://host:port/database, valkeys:// over TLS. Needed for kind = "valkey", or sentinel or
-        /// cluster.
+        /// Where Valkey is: valkey://host:port/database, valkeys:// over TLS. Needed for kind = "valkey", or sentinel
+        /// or cluster.
         url: String;
         /// Instead of a URL: who knows where the primary is.
         sentinel: Sentinel;
@@ -302,7 +302,8 @@ table! {
 table! {
     /// TLS to the servers of an upstream.
     UpstreamTls {
-        /// The name that is asked for, and that the certificate has to be for; the host that stands in servers if left out.
+        /// The name that is asked for, and that the certificate has to be for; the host that stands in servers if left
+        /// out.
         sni: String;
         /// Whether the certificate is verified.
         verify: bool = "true";
@@ -366,8 +367,8 @@ table! {
         burst: Units;
         /// Leaky bucket: the longest wait; longer ones are denied. Unbounded but for burst if left out.
         max_wait: Span<0, 3_600_000>;
-        /// Fixed window: windows begin with the clock ("epoch"), with a caller's first request, or with the days, weeks or
-        /// months of a time zone: { calendar, tz }.
+        /// Fixed window: windows begin with the clock ("epoch"), with a caller's first request, or with the days, weeks
+        /// or months of a time zone: { calendar, tz }.
         anchor: AnchorAt;
         /// Sliding counter: count the whole previous window, so that the limit is never exceeded.
         strict: bool;
@@ -381,12 +382,12 @@ table! {
         on_store_failure: OnStoreFailure;
         /// "local" counts in each gateway apart, on purpose.
         store: Scope = "\"shared\"";
-        /// How long whoever it denies stays denied, however little is used then; of several, each denial after the end of
-        /// one is followed by the next.
+        /// How long whoever it denies stays denied, however little is used then; of several, each denial after the end
+        /// of one is followed by the next.
         penalty: Steps;
         /// The most units that a gateway takes ahead of a busy key's requests; the limit may be exceeded by so many for
-        /// each gateway. Counted in Valkey only, and on routes where it is the only policy. Concurrency: how long what a
-        /// gateway holds counts once it is dead; 60s if left out.
+        /// each gateway. Counted in Valkey only, and on routes where it is the only policy. Concurrency: how long what
+        /// a gateway holds counts once it is dead; 60s if left out.
         lease: LeaseOf;
         /// Shadow counts but does not deny; off does neither.
         mode: Mode = "\"enforce\"";
@@ -448,7 +449,8 @@ table! {
 }
 
 table! {
-    /// Which answers a policy counts. A request is charged when it comes, and given that back if its answer does not count.
+    /// Which answers a policy counts. A request is charged when it comes, and given that back if its answer does not
+    /// count.
     CountTable {
         /// Those that count: 401, or "4xx" for all from 400 to 499. All if left out.
         status: List<StatusItem>;

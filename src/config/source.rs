@@ -157,8 +157,8 @@ impl Source {
     }
 }
 
-/// What stands between `://` and `@`, or between a quote and `@` if it has a colon in it: found in text that may not even
-/// parse.
+/// What stands between `://` and `@`, or between a quote and `@` if it has a colon in it: found in text that may not
+/// even parse.
 fn credentials_in_urls(text: &str) -> Vec<Range<usize>> {
     let begins = text
         .match_indices("://")

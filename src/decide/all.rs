@@ -36,8 +36,8 @@ pub struct Step {
 /// Decides all of `asks` at `now`. What they come to stands in their order.
 ///
 /// If an enforced check denies, nothing is charged: a check that would have allowed then answers as if it had only
-/// looked. A check in shadow is charged if it allows by itself and no enforced check denies. A denial makes two changes at
-/// most: a state from the future it moves to now, and a penalty beside it may begin.
+/// looked. A check in shadow is charged if it allows by itself and no enforced check denies. A denial makes two changes
+/// at most: a state from the future it moves to now, and a penalty beside it may begin.
 #[must_use]
 pub fn decide_all(asks: &[Ask<'_>], now: Timestamp) -> Vec<Step> {
     let mut steps: Vec<_> = asks.iter().map(|ask| ask.decide(now)).collect();

@@ -202,8 +202,8 @@ impl Meter {
 
     /// Gives back what `charge` took, but for what has been refilled since.
     ///
-    /// Some of that would have been refilled without it, too, or all. But nobody knows what the bucket would have come to
-    /// without others that were given back, and to give back too much is to let more pass than the limit.
+    /// Some of that would have been refilled without it, too, or all. But nobody knows what the bucket would have come
+    /// to without others that were given back, and to give back too much is to let more pass than the limit.
     pub(super) fn refund(&self, kept: State, charge: Charge, now: Timestamp) -> Option<State> {
         let owed = self.owed(Some(kept), now);
         let ticks = now.micros_since(charge.at).div_ceil(self.tick_us.get());

@@ -1,8 +1,8 @@
 //! Days, weeks and months of a time zone, as a table of their edges.
 //!
 //! The table is made once, of the time zone database that this program carries: no clock is read for it, it stays as it
-//! is while gateways run, and those of one release have the same one. A day of 23 or 25 hours, a month of 28 or 31 days,
-//! and a day that a country left out are as long as they are.
+//! is while gateways run, and those of one release have the same one. A day of 23 or 25 hours, a month of 28 or 31
+//! days, and a day that a country left out are as long as they are.
 
 use std::fmt;
 
@@ -31,7 +31,8 @@ pub enum CalendarUnit {
 pub struct Calendar {
     unit: CalendarUnit,
     zone: Box<str>,
-    /// When each window begins, which is when the one before ends: seconds since the epoch, in order, at least [`EDGES`].
+    /// When each window begins, which is when the one before ends: seconds since the epoch, in order, at least
+    /// [`EDGES`].
     edges: Box<[u32]>,
 }
 
@@ -119,8 +120,8 @@ impl Calendar {
 
     /// The window that `now` is in.
     ///
-    /// Beyond the edges, windows of nominal length go on from the nearest: nobody is frozen there, and none of them allows
-    /// more than the limit.
+    /// Beyond the edges, windows of nominal length go on from the nearest: nobody is frozen there, and none of them
+    /// allows more than the limit.
     #[must_use]
     pub fn window_at(&self, now: Timestamp) -> Within {
         let nominal = self.unit.nominal_us();
@@ -189,8 +190,8 @@ pub fn zones() -> Vec<String> {
     database.available().map(|name| name.to_string()).collect()
 }
 
-/// When each of a zone's windows begins, as far as 32 bits of seconds reach. Where the clock skips midnight a day begins
-/// with what comes after; a day that is left out has no window.
+/// When each of a zone's windows begins, as far as 32 bits of seconds reach. Where the clock skips midnight a day
+/// begins with what comes after; a day that is left out has no window.
 fn edges(unit: CalendarUnit, zone: &TimeZone) -> Vec<u32> {
     let begins = |date: Date| zone.to_timestamp(date.at(0, 0, 0, 0)).ok();
     let mut edges: Vec<u32> = unit

@@ -4,8 +4,8 @@
 //! given back. In the shared store each gateway says again and again what it holds, since one that is gone gives
 //! nothing back: what was not said for a lease does not count any more.
 //!
-//! Lua twin: `lua/concurrency.lua`, which adds up what all gateways hold. In process there is one who holds, and what it
-//! holds ends with it.
+//! Lua twin: `lua/concurrency.lua`, which adds up what all gateways hold. In process there is one who holds, and what
+//! it holds ends with it.
 
 use std::num::NonZeroU64;
 

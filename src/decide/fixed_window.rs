@@ -1,7 +1,7 @@
 //! Fixed window: counts from one edge to the next.
 //!
-//! Never more than `limit` from edge to edge; up to twice that in a span of one window that has an edge in it. The edges
-//! are a window apart, or those of a calendar.
+//! Never more than `limit` from edge to edge; up to twice that in a span of one window that has an edge in it. The
+//! edges are a window apart, or those of a calendar.
 //!
 //! Lua twin: `lua/fixed_window.lua`, line for line.
 
@@ -200,7 +200,8 @@ impl FixedWindow {
         }
     }
 
-    /// Gives back what `charge` took, if that was in this window and it has not ended; `None` if nothing is used any more.
+    /// Gives back what `charge` took, if that was in this window and it has not ended; `None` if nothing is used any
+    /// more.
     #[must_use]
     pub fn refund(&self, kept: State, charge: Charge, now: Timestamp) -> Option<State> {
         if !self.counts(kept, charge.at, now) {

@@ -117,7 +117,8 @@ pub struct Decision {
     /// The least wait after which this cost is allowed if nobody else calls: 0 when allowed, `None` is never. Of
     /// concurrency, where that hangs on others, when to try again.
     pub retry_after_us: Option<u64>,
-    /// How long until nothing of what was used counts any more; of units in flight, how long if they are not given back.
+    /// How long until nothing of what was used counts any more; of units in flight, how long if they are not given
+    /// back.
     pub reset_after_us: u64,
     /// How long an allowed request waits for its turn; 0 but in a leaky bucket.
     pub delay_us: u64,
@@ -169,8 +170,8 @@ pub struct Charge {
 /// What becomes of a charge once it is known what the request was worth.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Settled {
-    /// It took so much. What was charged above that is given back; what it took above the charge is charged now, whatever
-    /// the limit.
+    /// It took so much. What was charged above that is given back; what it took above the charge is charged now,
+    /// whatever the limit.
     Spent(Cost),
     /// All that is kept of whom it was charged to is forgotten.
     Forgotten,
@@ -330,8 +331,8 @@ impl Rule {
         NonZeroU64::new(burst).unwrap_or(NonZeroU64::MIN)
     }
 
-    /// From when on what is kept equals a fresh state, where `decision` was made at `now`. In process what is lent counts
-    /// until it is given back.
+    /// From when on what is kept equals a fresh state, where `decision` was made at `now`. In process what is lent
+    /// counts until it is given back.
     #[must_use]
     pub const fn fresh_at(&self, now: Timestamp, decision: &Decision) -> Timestamp {
         if self.lends() && decision.reset_after_us > 0 {
@@ -382,9 +383,9 @@ impl Rule {
 
     /// Corrects what `charge` took to what the request was worth.
     ///
-    /// Less is given back as far as nobody gains by it: less than that if a bucket has refilled some of it since, nothing
-    /// if it does not count any more, or if others wait behind it in a leaky bucket. More is charged at `now`, up to what
-    /// can be counted: usage may then stand above the limit.
+    /// Less is given back as far as nobody gains by it: less than that if a bucket has refilled some of it since,
+    /// nothing if it does not count any more, or if others wait behind it in a leaky bucket. More is charged at `now`,
+    /// up to what can be counted: usage may then stand above the limit.
     ///
     /// Returns what is kept from now on; `None` is the same as never seen.
     #[must_use]

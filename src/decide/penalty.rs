@@ -1,8 +1,9 @@
 //! Penalty: whoever is denied stays denied for a while, however little is used then, and longer each time.
 //!
-//! It stands beside a kind, not in it, with a state of its own. A denial by the kind begins it, and while it runs nothing
-//! is charged: what is denied then makes it neither longer nor harder. The first denial after its end begins the next
-//! step; who has not been denied for as long as the last step, counted from the end, begins with the first again.
+//! It stands beside a kind, not in it, with a state of its own. A denial by the kind begins it, and while it runs
+//! nothing is charged: what is denied then makes it neither longer nor harder. The first denial after its end begins
+//! the next step; who has not been denied for as long as the last step, counted from the end, begins with the first
+//! again.
 //!
 //! Lua twin: `lua/penalty.lua`, line for line.
 

@@ -38,8 +38,8 @@ pub enum Admission {
     Serve(Duration),
 }
 
-/// Whether a cost of this request stands in its body, as far as its head tells. Then it is known from now on who calls, and
-/// for which route.
+/// Whether a cost of this request stands in its body, as far as its head tells. Then it is known from now on who calls,
+/// and for which route.
 pub fn reads_body(
     gateway: &Gateway,
     head: &request::Parts,

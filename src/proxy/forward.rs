@@ -139,8 +139,8 @@ pub fn request_head(
     Ok(())
 }
 
-/// Takes away what an application behind CGI or WSGI could not tell from the fields that say who calls, or that policies
-/// count by: there an underscore is a hyphen.
+/// Takes away what an application behind CGI or WSGI could not tell from the fields that say who calls, or that
+/// policies count by: there an underscore is a hyphen.
 fn drop_look_alikes(head: &mut RequestHeader, config: &Config) {
     let counts_by = |read: &str| {
         let mut sources = config.policies.iter().flat_map(|policy| &policy.key);
@@ -247,8 +247,8 @@ pub fn has_sent(ctx: &mut Context) {
     ctx.upstream.sent.get_or_insert_with(monotonic_now);
 }
 
-/// The upstream began its answer, or was given up: from here on it is not asked anything. What it took to get the request
-/// from the client is not its time.
+/// The upstream began its answer, or was given up: from here on it is not asked anything. What it took to get the
+/// request from the client is not its time.
 pub fn has_answered(ctx: &mut Context) {
     if let Some(place) = &mut ctx.load {
         place.rest();

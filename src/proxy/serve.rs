@@ -54,8 +54,8 @@ const SWEEP_EVERY: Duration = Duration::from_millis(500);
 const SWEEP_PARTS: usize = 20;
 const SWEEP_PART: usize = 1_000;
 
-/// How long nothing is served while the first connection to the store is tried (what is decided without it counts apart),
-/// and while the keys of tokens are fetched for the first time.
+/// How long nothing is served while the first connection to the store is tried (what is decided without it counts
+/// apart), and while the keys of tokens are fetched for the first time.
 const FIRST_TRY_MAX: Duration = Duration::from_secs(1);
 const FIRST_TRY_LOOK_EVERY: Duration = Duration::from_millis(5);
 

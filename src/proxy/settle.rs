@@ -37,7 +37,8 @@ struct Held {
     ledger: Ledger,
     /// Whether its policy counts by the answer, and the answer is not there.
     awaits_status: bool,
-    /// What the answer is to say that the request cost: the prices, until the answer's head is there; then who reads them.
+    /// What the answer is to say that the request cost: the prices, until the answer's head is there; then who reads
+    /// them.
     prices: Vec<Arc<ResponsePrice>>,
     readers: Vec<Reader>,
 }
@@ -83,8 +84,8 @@ impl Held {
         !self.awaits_status && self.prices.is_empty() && self.readers.iter().all(Reader::is_done)
     }
 
-    /// What becomes of it at the end, whatever was still to come. Without an answer it stays: whoever leaves early is not
-    /// the better for it, unless the request was not handed on.
+    /// What becomes of it at the end, whatever was still to come. Without an answer it stays: whoever leaves early is
+    /// not the better for it, unless the request was not handed on.
     fn at_end(&mut self, handed_on: bool, is_whole: bool) -> Becomes {
         if self.readers.is_empty() {
             let settled = (!handed_on).then_some(Settled::Spent(Cost::NONE));
@@ -218,8 +219,8 @@ impl Settling {
     }
 }
 
-/// Settles what the head of an answer decides, before it is sent: whoever has read it finds what is left. Without fields
-/// the answer is none of the upstream's, and says nothing of a cost.
+/// Settles what the head of an answer decides, before it is sent: whoever has read it finds what is left. Without
+/// fields the answer is none of the upstream's, and says nothing of a cost.
 pub async fn by_head(ctx: &mut Context, status: StatusCode, headers: Option<&HeaderMap>) {
     let settling = &mut ctx.settling;
     if settling.held.is_empty() {

@@ -10,9 +10,9 @@
 //! would see (`..%2F`, `..;`) are refused. What is forwarded is the path as it was sent, without dot segments
 //! ([`resolved`]).
 //!
-//! Letter case is folded where routes compare (see [`super::pattern`]). What isn't seen through: an upstream that decodes
-//! twice (`%252F`), or that has further names for one endpoint (`/login.json`). Give such names a route, or the limit to
-//! a wider one.
+//! Letter case is folded where routes compare (see [`super::pattern`]). What isn't seen through: an upstream that
+//! decodes twice (`%252F`), or that has further names for one endpoint (`/login.json`). Give such names a route, or the
+//! limit to a wider one.
 
 use std::borrow::Cow;
 

@@ -1,10 +1,11 @@
 //! How many requests may be unanswered for upstreams to answer in time.
 //!
-//! The gradient of [Netflix's concurrency-limits](https://github.com/Netflix/concurrency-limits) and of [Envoy's adaptive
+//! The gradient of [Netflix's concurrency-limits](https://github.com/Netflix/concurrency-limits) and of [Envoy's
+//! adaptive
 //! concurrency](https://www.envoyproxy.io/docs/envoy/latest/configuration/http/http_filters/adaptive_concurrency_filter):
-//! once a window the limit is multiplied by what answers should take over what they took, by the window's median. Theirs
-//! compare with what answers took when there was little to do, and measure that again and again with less traffic let
-//! through; ours with what the operator says.
+//! once a window the limit is multiplied by what answers should take over what they took, by the window's median.
+//! Theirs compare with what answers took when there was little to do, and measure that again and again with less
+//! traffic let through; ours with what the operator says.
 //!
 //! At a steady load it comes to rest, for four reasons. Where requests queue, an answer takes as long as there are
 //! requests before it: the multiplied limit is the right one at once, and only half of the step is made. A window spans
@@ -118,7 +119,8 @@ impl Adaptive {
         self.turned_away.store(true, Ordering::Relaxed);
     }
 
-    /// Takes in an answer, beside so many requests that are unanswered; and sets the limit anew where that ends a window.
+    /// Takes in an answer, beside so many requests that are unanswered; and sets the limit anew where that ends a
+    /// window.
     pub(super) fn answered(&self, now: Instant, took: Duration, max: u32, unanswered: u32) {
         let Some(target_us) = NonZeroU64::new(self.target_us.load(Ordering::Relaxed)) else {
             return;

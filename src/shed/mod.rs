@@ -1,8 +1,8 @@
 //! Turned away because we are full: how many requests are in flight, and who may still come.
 //!
 //! A request is in flight from when its route is known until the last byte of its answer, the wait for its turn in a
-//! leaky bucket included; one that is refused is not. As long as it asks something of an upstream, and has no answer yet,
-//! it is unanswered too: `adaptive` says how many of those there may be. A stream is answered once it has begun.
+//! leaky bucket included; one that is refused is not. As long as it asks something of an upstream, and has no answer
+//! yet, it is unanswered too: `adaptive` says how many of those there may be. A stream is answered once it has begun.
 
 mod adaptive;
 

@@ -1,8 +1,8 @@
 //! Decides a whole request, whichever stores its policies count in.
 //!
-//! Policies of this process are looked at first, so that a flood stopped here costs no round trip, and charged last, when
-//! the shared store has allowed: what it denies charges nothing here. What was charged there is given back if a policy
-//! of this process denies at that moment, since others came meanwhile.
+//! Policies of this process are looked at first, so that a flood stopped here costs no round trip, and charged last,
+//! when the shared store has allowed: what it denies charges nothing here. What was charged there is given back if a
+//! policy of this process denies at that moment, since others came meanwhile.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -159,11 +159,11 @@ impl Limiter {
         outcome.in_order(checks)
     }
 
-    /// Settles what requests were charged, and says what a look at cost 0 finds then, in their order: nothing where that is
-    /// not known.
+    /// Settles what requests were charged, and says what a look at cost 0 finds then, in their order: nothing where
+    /// that is not known.
     ///
-    /// Returns within the store's deadline. What the shared store did not settle by then stays as it was charged, or not:
-    /// it is not tried again, and why it was not is returned, too.
+    /// Returns within the store's deadline. What the shared store did not settle by then stays as it was charged, or
+    /// not: it is not tried again, and why it was not is returned, too.
     pub async fn settle(
         &self,
         settlements: &[(Charged<'_>, Settled)],

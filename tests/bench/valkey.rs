@@ -1,7 +1,7 @@
 //! What a decision costs a Valkey server, what a call costs the gateway, and what is kept for each client.
 //!
-//! `cargo bench --bench valkey`. Times are the server's own, of `INFO commandstats`, the best of rounds that take turns:
-//! compare them within one run.
+//! `cargo bench --bench valkey`. Times are the server's own, of `INFO commandstats`, the best of rounds that take
+//! turns: compare them within one run.
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,

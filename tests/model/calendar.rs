@@ -25,8 +25,8 @@ fn date_at(micros: u64, zone: &TimeZone) -> Date {
     at.to_zoned_datetime(zone.clone()).date()
 }
 
-/// When the windows begin and end that this moment is in: the first seconds of which the wall shows another one, found by
-/// halving.
+/// When the windows begin and end that this moment is in: the first seconds of which the wall shows another one, found
+/// by halving.
 fn midnights(now: u64, calendar: &Calendar) -> (u64, u64) {
     const SECOND_US: u64 = 1_000_000;
     let zone = TimeZoneDatabase::bundled().get(calendar.zone()).unwrap();

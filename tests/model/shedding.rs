@@ -236,8 +236,8 @@ fn the_limit_follows_an_upstream_that_becomes_slower_or_faster() {
             ..HUNDRED
         };
         let seen = watch(2_000, (upstream, many), 120);
-        // As many as are answered within the target on average, and some more since half of them are: 500 of those that take
-        // 20 ms, 125 of the others.
+        // As many as are answered within the target on average, and some more since half of them are: 500 of those that
+        // take 20 ms, 125 of the others.
         let limits = |takes: Duration| {
             let fitting = 100 * u32::try_from(TARGET.as_micros() / takes.as_micros()).unwrap();
             fitting * 3 / 4..fitting * 2

@@ -16,8 +16,8 @@ const WARM_AFTER: usize = 30;
 /// So many seconds make up a reading.
 const READING: usize = 10;
 
-/// How much more memory than when it was warm is no leak, in KiB: an allocator keeps what a burst needed, and each burst
-/// is a little different. 64 bytes a request would be more after ten minutes.
+/// How much more memory than when it was warm is no leak, in KiB: an allocator keeps what a burst needed, and each
+/// burst is a little different. 64 bytes a request would be more after ten minutes.
 const SLACK_KIB: u64 = 4 * 1024;
 
 /// Memory of one gateway, a reading a second, in KiB.

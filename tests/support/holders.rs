@@ -53,7 +53,8 @@ impl Holders {
         fits
     }
 
-    /// Has the holder hold so many more or less, and its gateway nothing in earlier fields. Returns how many it holds then.
+    /// Has the holder hold so many more or less, and its gateway nothing in earlier fields. Returns how many it holds
+    /// then.
     pub(crate) fn hold(&mut self, by: Number, lease: u64, more: i64, now: u64) -> u64 {
         self.look(now);
         self.0.retain(|of, _| of.0 != by.0 || *of >= by);

@@ -222,8 +222,8 @@ fn answer(stream: &mut TcpStream, request: &Seen, ill: bool) -> io::Result<()> {
         return Ok(());
     }
     if path == "/websocket" {
-        // cloudflare/pingora #946: a switched connection ends at once where the answer overtakes the end of its request,
-        // as on a machine that is too busy.
+        // cloudflare/pingora #946: a switched connection ends at once where the answer overtakes the end of its
+        // request, as on a machine that is too busy.
         thread::park_timeout(Duration::from_millis(100));
         stream.write_all(
             b"HTTP/1.1 101 Switching\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",

@@ -141,8 +141,8 @@ fn asks(bytes: &[u8], next: &Mutex<Option<Fate>>) -> Option<Fate> {
     next.take_if(|fate| decides && fate.is_on_the_way_there())
 }
 
-/// A decision is a string of numbers, and begins with a NUL, as all that are not too large do; what else a server says has
-/// none.
+/// A decision is a string of numbers, and begins with a NUL, as all that are not too large do; what else a server says
+/// has none.
 fn answers(bytes: &[u8], next: &Mutex<Option<Fate>>) -> Option<Fate> {
     let decides = bytes.windows(2).any(|two| two == b"\n\0");
     let mut next = next.lock().unwrap();

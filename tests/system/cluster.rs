@@ -185,8 +185,8 @@ fn of_three_entities_the_two_that_allow_are_not_charged_when_the_third_denies() 
                 });
             }
         });
-        // None of the 64 was charged: both have all of their ten. A bucket lost what it earned meanwhile, and has earned
-        // that again as soon.
+        // None of the 64 was charged: both have all of their ten. A bucket lost what it earned meanwhile, and has
+        // earned that again as soon.
         let deadline = monotonic_now() + Duration::from_secs(40);
         for number in 0..10 {
             let third = format!("{kind}-other-{number}");

@@ -207,8 +207,8 @@ fn the_slots_of_a_gateway_that_is_killed_are_free_within_the_lease() {
     assert_eq!(fill(other.address, 60).len(), 50);
 }
 
-/// openresty/lua-resty-limit-traffic #25: the count creeps up where clients leave half way. Two policies are held at once,
-/// and both are given back.
+/// openresty/lua-resty-limit-traffic #25: the count creeps up where clients leave half way. Two policies are held at
+/// once, and both are given back.
 #[test]
 fn five_thousand_requests_that_are_given_up_leave_nothing_in_flight() {
     let (valkey, origin) = (Valkey::start(), Origin::start_forgetful());

@@ -9,7 +9,8 @@ use crate::support::http::{Connection, get};
 use crate::support::origin::Origin;
 use crate::support::valkey::Valkey;
 
-/// A login that counts five failures, forgets them after a success if it is to, and a quota that is not charged for errors.
+/// A login that counts five failures, forgets them after a success if it is to, and a quota that is not charged for
+/// errors.
 fn config(valkey: &Valkey, upstream: SocketAddr, kind: &str, count: &str) -> String {
     format!(
         "[store]\nkind = \"valkey\"\nurl = \"valkey://{}\"\ntimeout = \"5s\"\non_failure = \"deny\"\n\

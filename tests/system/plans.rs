@@ -1,4 +1,5 @@
-//! Whose limits are others than the policies': tiers, overrides, exemptions, and grants, which every gateway knows soon.
+//! Whose limits are others than the policies': tiers, overrides, exemptions, and grants, which every gateway knows
+//! soon.
 
 use std::fs;
 use std::path::PathBuf;

@@ -15,8 +15,8 @@ const LIMIT: &str = "tollgate_load_limit{state=\"in_flight\"}";
 
 const PRIORITIES: [&str; 3] = ["high", "normal", "low"];
 
-/// A route for each priority, of that name; `/hold` of high priority, where the first request passes and the others wait
-/// for an hour; and `/once`, of which a client has one an hour.
+/// A route for each priority, of that name; `/hold` of high priority, where the first request passes and the others
+/// wait for an hour; and `/once`, of which a client has one an hour.
 fn config(origin: &Origin, shedding: &str) -> String {
     let routes: String = PRIORITIES
         .map(|priority| {

@@ -386,7 +386,8 @@ fn a_gateway_starts_without_its_issuer_and_asks_sooner_for_a_key_it_does_not_kno
     gateway.await_metric(KEYS, 1.0);
     assert_eq!(ask(&gateway, "/", &token), 200);
 
-    // The next time would be in an hour, but for a token with an unknown key; and a crowd of them asks no more than one.
+    // The next time would be in an hour, but for a token with an unknown key; and a crowd of them asks no more than
+    // one.
     issuer.answers("200 OK", "", &jwks(&[&first, &second]));
     let asked = issuer.asked();
     let newer = second.token(&claims("bob"));

@@ -347,8 +347,8 @@ fn the_three_agree_on_penalties() {
     triple.script.expect_expiries();
 }
 
-/// Around the changes of clocks, and where the two clocks are so far apart that the edges that the script was handed are
-/// none of those around its own now: it is handed no more than these, whatever its now is.
+/// Around the changes of clocks, and where the two clocks are so far apart that the edges that the script was handed
+/// are none of those around its own now: it is handed no more than these, whatever its now is.
 #[test]
 fn the_three_agree_on_calendars_within_the_edges_handed_and_beyond() {
     let valkey = Valkey::start();

@@ -5,8 +5,8 @@ pub(super) fn is_number(text: &[u8]) -> bool {
     parts(text).is_some()
 }
 
-/// The units that `text`, a number of JSON, comes to: a fraction is rounded up, and what is too large for a `u64` is the
-/// largest. `None` if it is none, or negative.
+/// The units that `text`, a number of JSON, comes to: a fraction is rounded up, and what is too large for a `u64` is
+/// the largest. `None` if it is none, or negative.
 pub(super) fn units(text: &[u8]) -> Option<u64> {
     let Parts {
         negative,

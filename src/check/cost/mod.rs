@@ -1,7 +1,7 @@
 //! What a request costs: so much, or what it says itself, or what its answer says.
 //!
-//! What clients and upstreams say is bytes from outside. It is read in a fixed amount of memory, never below nothing, and
-//! never above what the operator lets it claim.
+//! What clients and upstreams say is bytes from outside. It is read in a fixed amount of memory, never below nothing,
+//! and never above what the operator lets it claim.
 
 mod decimal;
 mod events;

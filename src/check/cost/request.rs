@@ -98,8 +98,8 @@ impl RequestSource {
 }
 
 impl RequestPrice {
-    /// Reads the cost. Where the request says it several times, the highest counts, since nobody knows which of them the
-    /// application believes. A number is at least one unit: nobody says of himself that he is free.
+    /// Reads the cost. Where the request says it several times, the highest counts, since nobody knows which of them
+    /// the application believes. A number is at least one unit: nobody says of himself that he is free.
     #[must_use]
     pub fn read(&self, request: RequestView<'_>, body: Body<'_>) -> Priced {
         if self.from.is_in_body() && body == Body::Unread {

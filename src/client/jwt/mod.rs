@@ -75,8 +75,8 @@ impl Header {
     }
 }
 
-/// Verifies a token at `now_s`, in seconds since the epoch. What it claims costs less to look at than its signature, and
-/// comes first.
+/// Verifies a token at `now_s`, in seconds since the epoch. What it claims costs less to look at than its signature,
+/// and comes first.
 ///
 /// # Errors
 ///

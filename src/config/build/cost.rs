@@ -19,8 +19,8 @@ use crate::config::values::CostUnits;
 use crate::decide::{Cost, Rule};
 
 impl Builder<'_> {
-    /// What a request takes of `policy`, whose rule is known if the rest of it could be built. `None`, reported, if that
-    /// makes no sense.
+    /// What a request takes of `policy`, whose rule is known if the rest of it could be built. `None`, reported, if
+    /// that makes no sense.
     pub(super) fn price(
         &self,
         policy: &str,

@@ -13,9 +13,9 @@ use crate::client::address::Prefixes;
 use crate::config::Store;
 use crate::config::file::{File, Policy as Written};
 
-/// The policies of which a request may be charged and given something back: since its answer may say that it cost less, or
-/// since it may be denied after all. That is so beside those that each gateway counts apart, which are charged last, and on
-/// a cluster beside those that count others, who are charged at the same time.
+/// The policies of which a request may be charged and given something back: since its answer may say that it cost less,
+/// or since it may be denied after all. That is so beside those that each gateway counts apart, which are charged last,
+/// and on a cluster beside those that count others, who are charged at the same time.
 pub(super) fn given_back<'f>(file: &'f File, store: Option<&Store>) -> BTreeSet<&'f str> {
     let policies = by_name(file.policies.as_ref());
     let is_cluster = store.is_some_and(Store::is_cluster);
@@ -53,7 +53,8 @@ pub(super) fn given_back<'f>(file: &'f File, store: Option<&Store>) -> BTreeSet<
     given_back
 }
 
-/// The policies whose key counts callers together that may have different limits: a tier's, an override's, or their own.
+/// The policies whose key counts callers together that may have different limits: a tier's, an override's, or their
+/// own.
 pub(super) fn uneven<'f>(file: &'f File, keys: Option<&'f ReadKeys>) -> BTreeSet<&'f str> {
     let policies = by_name(file.policies.as_ref());
     let sources = |name: &str| {

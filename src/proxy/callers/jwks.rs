@@ -1,4 +1,5 @@
-//! Keys of tokens that are fetched from their issuer. No request waits for it: until they are there, tokens prove nothing.
+//! Keys of tokens that are fetched from their issuer. No request waits for it: until they are there, tokens prove
+//! nothing.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -48,7 +48,8 @@ impl Callers {
 
     /// Who calls at `now_s`, in seconds since the epoch. What does not prove anything is counted, and is nobody.
     ///
-    /// Where both an API key and a token do, the caller is the holder of the key, and the token's claims are the caller's.
+    /// Where both an API key and a token do, the caller is the holder of the key, and the token's claims are the
+    /// caller's.
     #[must_use]
     pub fn identify(
         &self,

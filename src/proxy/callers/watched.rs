@@ -25,8 +25,8 @@ impl Watched {
         }))
     }
 
-    /// Looks at the file, and reads it if it has changed and has stopped changing; or now and then, since not every file
-    /// system tells of a change. `take` is told what was read if it is something else than before.
+    /// Looks at the file, and reads it if it has changed and has stopped changing; or now and then, since not every
+    /// file system tells of a change. `take` is told what was read if it is something else than before.
     pub(super) fn look_again<T>(&self, read: impl FnOnce() -> (T, Seen), take: impl FnOnce(T)) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let now = state.seen.look.again();

@@ -220,10 +220,11 @@ impl LocalStore {
         Outage::from_number(self.outage.load(Ordering::Relaxed))
     }
 
-    /// Settles these charges, made in this outage if it is one. Give it only those that were made: not one in shadow that
-    /// denied, and none of a request that was denied.
+    /// Settles these charges, made in this outage if it is one. Give it only those that were made: not one in shadow
+    /// that denied, and none of a request that was denied.
     ///
-    /// What is charged late to a key that is gone finds no place in a store that is full of others, and is then not counted.
+    /// What is charged late to a key that is gone finds no place in a store that is full of others, and is then not
+    /// counted.
     pub fn settle(&self, outage: Outage, settlements: &[Settlement<'_>]) {
         let keys: Vec<_> = settlements
             .iter()
@@ -274,8 +275,8 @@ impl LocalStore {
         }
     }
 
-    /// Drops fresh states, and says how many went: all there are, if `limit` is twice as many as there are states, and it
-    /// looks at no more than that. For a task in the background: each call goes on where the last one stopped, and
+    /// Drops fresh states, and says how many went: all there are, if `limit` is twice as many as there are states, and
+    /// it looks at no more than that. For a task in the background: each call goes on where the last one stopped, and
     /// holds one lock at a time.
     pub fn sweep(&self, limit: usize) -> usize {
         let now = self.clock.now();

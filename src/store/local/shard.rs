@@ -123,8 +123,8 @@ impl Shard {
         self.chains.add(&self.slots);
     }
 
-    /// Lets `change` make another state of the one that is kept, and say from when on it equals a fresh one; or nothing:
-    /// then it says true.
+    /// Lets `change` make another state of the one that is kept, and say from when on it equals a fresh one; or
+    /// nothing: then it says true.
     pub(super) fn replace(
         &mut self,
         key: &Key,
@@ -159,7 +159,8 @@ impl Shard {
     ) -> usize {
         let mut dropped = 0;
         for _ in 0..limit.min(self.len()) {
-            // Towards the front: what takes the place of one that goes has been looked at, and where all go nothing moves.
+            // Towards the front: what takes the place of one that goes has been looked at, and where all go nothing
+            // moves.
             let next = match self.swept_to.min(self.len()) {
                 0 => self.len(),
                 next => next,

@@ -112,7 +112,8 @@ impl From<Failed> for StoreError {
 }
 
 impl ValkeyStore {
-    /// Whether decisions that come at the same time go to the server in one call. A simulation has its own time for each.
+    /// Whether decisions that come at the same time go to the server in one call. A simulation has its own time for
+    /// each.
     fn goes_together(&self) -> bool {
         self.clock.is_none() && self.settings.load().group_commit
     }

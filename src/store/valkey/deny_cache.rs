@@ -5,9 +5,9 @@
 //! would make that false: policies whose charges are given back are not remembered, and nothing is for longer than a
 //! second, which is how soon a reset, a grant, or a lost server is known here.
 //!
-//! A denial that begins a penalty is remembered like any other: what is denied while it runs makes it neither longer nor
-//! harder, so that the store need not hear of it. One that another policy denies may spare a policy its first denial, and
-//! its penalty then begins up to a second later.
+//! A denial that begins a penalty is remembered like any other: what is denied while it runs makes it neither longer
+//! nor harder, so that the store need not hear of it. One that another policy denies may spare a policy its first
+//! denial, and its penalty then begins up to a second later.
 
 use std::time::{Duration, Instant};
 

@@ -1,8 +1,8 @@
 //! What single callers were granted for a while: kept in the store, and known to every gateway within a second.
 //!
-//! All grants are one hash, which `lua/grant.lua` writes, with a version. Each gateway asks for that version a few times
-//! a second, and reads the rest where it has changed: a decision costs no more for it. While the store is away, what is
-//! known stays in force until it ends.
+//! All grants are one hash, which `lua/grant.lua` writes, with a version. Each gateway asks for that version a few
+//! times a second, and reads the rest where it has changed: a decision costs no more for it. While the store is away,
+//! what is known stays in force until it ends.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -32,8 +32,8 @@ const CALLS_MAX: usize = 2;
 const CALLS_MAX_OF_CLUSTER: usize = 256;
 
 impl ValkeyStore {
-    /// What `check`, a check of concurrency, was charged is given back, wherever it was taken: here while the store gave
-    /// no decision, or there. Waits for nothing.
+    /// What `check`, a check of concurrency, was charged is given back, wherever it was taken: here while the store
+    /// gave no decision, or there. Waits for nothing.
     pub fn release(&self, check: &Check<'_>) {
         self.slots.release(check, monotonic_now());
     }

@@ -2,8 +2,8 @@
 //!
 //! What is leased was charged when it was taken, so that the shared usage is never too low. It is spent later than
 //! that, or not at all: in any window up to `policy.lease` units a gateway pass that were charged in the one before.
-//! What is held of a key that is left alone for a tenth of a window is lost. How much is taken follows from how fast the
-//! key was spent here; none is near the limit. Gateways of Doorman's kind lease a rate; this leases units.
+//! What is held of a key that is left alone for a tenth of a window is lost. How much is taken follows from how fast
+//! the key was spent here; none is near the limit. Gateways of Doorman's kind lease a rate; this leases units.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -77,8 +77,8 @@ impl ValkeyStore {
         }
     }
 
-    /// Forgets what the check's policy has counted for its entity, and the penalty that runs, on every gateway within a second. Says whether there
-    /// was anything.
+    /// Forgets what the check's policy has counted for its entity, and the penalty that runs, on every gateway within a
+    /// second. Says whether there was anything.
     ///
     /// # Errors
     ///

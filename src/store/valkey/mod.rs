@@ -259,8 +259,8 @@ impl ValkeyStore {
         }
     }
 
-    /// Takes this gateway's leave of the others, who divide the limits among as many as they know of if the store fails.
-    /// Within the store's deadline, if it is there.
+    /// Takes this gateway's leave of the others, who divide the limits among as many as they know of if the store
+    /// fails. Within the store's deadline, if it is there.
     pub async fn withdraw(&self) {
         let Some(announcer) = &self.announcer else {
             return;

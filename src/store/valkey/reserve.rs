@@ -1,9 +1,9 @@
 //! The checks of one request at the shared store: denied or spent here where that is known to be right, asked for
 //! otherwise.
 //!
-//! The checks of one entity have one slot, and are one call. Those of several entities of a cluster are several calls at
-//! once, each of which charges all of its own or nothing; when one denies, what the others charged is given back. Nothing
-//! is looked at first and charged later: between the two others would come.
+//! The checks of one entity have one slot, and are one call. Those of several entities of a cluster are several calls
+//! at once, each of which charges all of its own or nothing; when one denies, what the others charged is given back.
+//! Nothing is looked at first and charged later: between the two others would come.
 
 use std::sync::Arc;
 
@@ -235,8 +235,8 @@ impl ValkeyStore {
         }
     }
 
-    /// Settles charges, and says what a look at cost 0 finds then, in their order: nothing where that is not known. What
-    /// was lent is given back, in the background.
+    /// Settles charges, and says what a look at cost 0 finds then, in their order: nothing where that is not known.
+    /// What was lent is given back, in the background.
     ///
     /// Returns within the store's deadline. What was not settled by then stays as it was charged, or not: it is not
     /// tried again.

@@ -134,8 +134,8 @@ pub fn call_by(
 
 /// The call that decides several requests one after the other, at one instant, as if each had come alone.
 ///
-/// [`read_reply`] then takes the number of all their checks: some thousands at most, since Lua reads their keys at once.
-/// Equal keys are of one kind, as their generation says. What is lent, one and the same holds.
+/// [`read_reply`] then takes the number of all their checks: some thousands at most, since Lua reads their keys at
+/// once. Equal keys are of one kind, as their generation says. What is lent, one and the same holds.
 #[must_use]
 pub fn call_all(
     sha: &str,

@@ -21,8 +21,8 @@ pub struct Sentinels {
 }
 
 impl Settings {
-    /// Asks all sentinels at once, and connects to whomever each names: neither a sentinel nor a server that is gone costs
-    /// time. The first server that says that it is a primary is the one.
+    /// Asks all sentinels at once, and connects to whomever each names: neither a sentinel nor a server that is gone
+    /// costs time. The first server that says that it is a primary is the one.
     pub(super) async fn connect_to_primary(
         &self,
         sentinels: &Sentinels,

@@ -48,7 +48,8 @@ use tools::Tools;
 /// How often a job is tried in a round.
 const TRIES: usize = 3;
 
-/// Seconds on either side of the comparison of times: many short ones, since a machine's bad moments fall on single ones.
+/// Seconds on either side of the comparison of times: many short ones, since a machine's bad moments fall on single
+/// ones.
 const TURNS: usize = 20;
 
 /// What all contenders have in common.

@@ -1,5 +1,5 @@
-//! Any bytes as what a request or an answer says that it costs: the first two choose where it stands and how the rest is
-//! cut.
+//! Any bytes as what a request or an answer says that it costs: the first two choose where it stands and how the rest
+//! is cut.
 
 use std::sync::Arc;
 

@@ -101,8 +101,8 @@ impl Held {
         }
     }
 
-    /// The call was answered, and charged the units or not; `None` if nobody knows. Says whether another field is to take
-    /// this one's place.
+    /// The call was answered, and charged the units or not; `None` if nobody knows. Says whether another field is to
+    /// take this one's place.
     pub(super) fn answered(&mut self, asked: Asked, charged: Option<bool>) -> bool {
         let is_current = self.field == asked.field;
         if is_current {
@@ -165,8 +165,8 @@ impl Held {
         Some(more)
     }
 
-    /// What became of the call that told. Says whether another field is to take this one's place, and how many units the
-    /// store had lost.
+    /// What became of the call that told. Says whether another field is to take this one's place, and how many units
+    /// the store had lost.
     pub(super) fn heard(&mut self, heard: Heard) -> (bool, u64) {
         let Some(telling) = self.telling.take() else {
             return (false, 0);

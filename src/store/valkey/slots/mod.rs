@@ -6,9 +6,9 @@
 //! before, by one call at a time for each key. Calls that decide come between, and both are right in either order.
 //!
 //! Where nobody knows whether a call was made, another field takes the place of the one that it was about ([`Holder`]):
-//! from then on calls are about the new one. Once no call is under way that is about an old one, the new one is told all
-//! that is held, and the same call takes out the old ones. What still comes late to one of those counts until its lease
-//! ends, as nobody renews it.
+//! from then on calls are about the new one. Once no call is under way that is about an old one, the new one is told
+//! all that is held, and the same call takes out the old ones. What still comes late to one of those counts until its
+//! lease ends, as nobody renews it.
 
 mod held;
 
@@ -189,8 +189,8 @@ impl Slots {
         Some(asking)
     }
 
-    /// Takes units by this gateway's own share of the limit, while the store gives no decision: all that it holds counts.
-    /// The store hears of them when it is back. `None` if there is no room to remember it.
+    /// Takes units by this gateway's own share of the limit, while the store gives no decision: all that it holds
+    /// counts. The store hears of them when it is back. `None` if there is no room to remember it.
     #[must_use]
     pub fn take_alone(&self, check: &Check<'_>, now: Instant) -> Option<Decision> {
         let Rule::Concurrency(rule) = check.rule else {
@@ -237,8 +237,8 @@ impl Slots {
         }
     }
 
-    /// Waits until it is told what was given back before of what `checks` ask for: whoever has seen a request end finds its
-    /// units free, by this gateway. Once is enough, whatever becomes of the call that tells.
+    /// Waits until it is told what was given back before of what `checks` ask for: whoever has seen a request end finds
+    /// its units free, by this gateway. Once is enough, whatever becomes of the call that tells.
     pub async fn tell_first(&self, checks: &[Check<'_>], now: Instant) {
         for (check, _) in lending(checks) {
             let (key, mut release) = (self.key(check), None);
