@@ -223,7 +223,7 @@ impl Limiter {
         let looks: Vec<_> = checks
             .iter()
             .map(|check| Check {
-                cost: Cost::new(0),
+                cost: Cost::NONE,
                 ..*check
             })
             .collect();

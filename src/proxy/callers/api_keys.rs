@@ -1,5 +1,6 @@
 //! The API keys in force.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -79,12 +80,12 @@ impl KeyRing {
                 };
                 info!(%file, keys = keys.len(), "API keys taken");
                 families.keys_in_force(Proven::ByApiKey, keys.len());
+                let limited: HashSet<&str> = (keys.holders())
+                    .flat_map(|holder| holder.limits.iter())
+                    .map(|(policy, _)| &**policy)
+                    .collect();
                 for policy in &gateway.config.policies {
-                    let has_own = |holder: &Arc<Identity>| {
-                        let mut limits = holder.limits.iter();
-                        limits.any(|(name, _)| *name == policy.name)
-                    };
-                    if keys.holders().any(has_own) {
+                    if limited.contains(&*policy.name) {
                         policy.limits_a_holder();
                     }
                 }
