@@ -104,6 +104,18 @@ impl Valkey {
         self.try_connect().expect("the server answers")
     }
 
+    /// Every key that it holds, with its value's bytes: some, if a gateway has counted.
+    pub(crate) fn contents(&self) -> Vec<(String, Vec<u8>)> {
+        let mut admin = self.connect();
+        let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut admin).unwrap();
+        assert!(!keys.is_empty(), "the store holds nothing");
+        let dumped = |key: String| {
+            let value = redis::cmd("DUMP").arg(&key).query(&mut admin).unwrap();
+            (key, value)
+        };
+        keys.into_iter().map(dumped).collect()
+    }
+
     /// Ends it at once, as a crash does.
     pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();

@@ -398,12 +398,9 @@ fn no_key_stands_in_the_clear() {
             }
         }
     }
-    let mut admin = valkey.connect();
-    let stored: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut admin).unwrap();
-    told.push_str(&stored.concat());
-    for key in &stored {
-        let dump: Vec<u8> = redis::cmd("DUMP").arg(key).query(&mut admin).unwrap();
-        told.push_str(&String::from_utf8_lossy(&dump));
+    for (key, value) in valkey.contents() {
+        told.push_str(&key);
+        told.push_str(&String::from_utf8_lossy(&value));
     }
     told.push_str(&gateway.scrape());
     assert_eq!(gateway.stop(), Some(0));
