@@ -205,8 +205,11 @@ impl ValkeyStore {
             .await;
         match &outcome {
             Ok((at, decisions)) => {
-                let charged = charged(checks, decisions, *at);
-                asking.end(|index| charged.iter().any(|(check, _)| check.policy.index == index));
+                let is_charged = |index| {
+                    let mut charged = charged(checks, decisions, *at).into_iter();
+                    charged.any(|(check, _)| check.policy.index == index)
+                };
+                asking.end(is_charged);
             }
             Err(failed) if !failed.may_have_run() => asking.end(|_| false),
             Err(_) => drop(asking),
