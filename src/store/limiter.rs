@@ -394,7 +394,8 @@ fn take_alone<'a>(store: &ValkeyStore, checks: &[Check<'a>]) -> Booked<'a> {
     for check in checks {
         let Some(decision) = store.take_alone(check) else {
             // There is no room to remember it.
-            booked.outcome.unavailable = Some(check.policy).filter(|_| !check.shadow);
+            let full = Some(check.policy).filter(|_| !check.shadow);
+            booked.outcome.unavailable = booked.outcome.unavailable.or(full);
             continue;
         };
         if decision.verdict == Verdict::Allow && check.cost.units() > 0 {
